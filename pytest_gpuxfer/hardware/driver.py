@@ -1,0 +1,224 @@
+"""The CUDA calls that we need, typed. A real driver and a simulated one answer them alike.
+
+Devices are named by CUDA ordinal. Nothing here waits for a GPU except `compare`, `enqueue`s of
+copies that the driver stages (they hold the caller, as CUDA does) and what says so; deadlines are
+the caller's business, by `stream_idle` and the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pytest_gpuxfer.model.measurement import Access
+from pytest_gpuxfer.model.pattern import Pattern
+
+
+class DriverError(Exception):
+    """A driver call that failed: `call` returned `code`, which CUDA names `name`."""
+
+    def __init__(self, call: str, code: int, name: str, explanation: str = "") -> None:
+        words = f" ({explanation})" if explanation else ""
+        super().__init__(f"{call} failed: {name} ({code}){words}")
+        self.call, self.code, self.name = call, code, name
+
+    @property
+    def not_ready(self) -> bool:
+        """SYSTEM_NOT_READY: the fabric manager has not finished."""
+        return self.code == 802
+
+    @property
+    def out_of_memory(self) -> bool:
+        return self.code == 2
+
+
+@dataclass(frozen=True, slots=True)
+class DriverVersion:
+    """`cuda` as in 13.0; `bindings` is the version of the library between us and the driver."""
+
+    cuda: tuple[int, int]
+    bindings: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device as CUDA lists it; `pci_address` is domain:bus:device.function in lower case."""
+
+    ordinal: int
+    uuid: str  # "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as NVML writes it
+    pci_address: str
+    name: str
+    memory_bytes: int
+
+
+# Opaque to all but the driver that made them.
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """A device's primary context, retained, with our kernels loaded in it."""
+
+    ordinal: int
+    handle: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    context: Context
+    handle: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Event:
+    context: Context
+    handle: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """Holds a stream until it is opened or its time is up; made once, closed again and again."""
+
+    context: Context
+    handle: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A range of addresses; `ordinal` is the device that owns it, None for host memory."""
+
+    address: int
+    size_bytes: int
+    ordinal: int | None
+
+    def window(self, offset_bytes: int, size_bytes: int) -> Memory:
+        """A part of it. Raises ValueError where it would reach outside."""
+        if offset_bytes < 0 or size_bytes < 0 or offset_bytes + size_bytes > self.size_bytes:
+            raise ValueError(
+                f"{size_bytes} bytes at {offset_bytes} are outside {self.size_bytes} bytes"
+            )
+        return Memory(self.address + offset_bytes, size_bytes, self.ordinal)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Memory held against a pattern, in 64-bit words; offsets in bytes from its start."""
+
+    wrong_words: int
+    first_offset_bytes: int = 0
+    last_offset_bytes: int = 0
+    expected: int = 0  # the first wrong word: as it should be
+    got: int = 0  # and as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Kernel: write `content` over `memory`, by the GPU whose stream it runs on.
+
+    `memory.size_bytes` is a multiple of 8; `content` is a pattern, or one word again and again.
+    On memory of another GPU it is a peer store: only with peer access on.
+    """
+
+    memory: Memory
+    content: Pattern | int
+
+
+class Driver(Protocol):
+    """One process's view of CUDA. Every method may raise DriverError."""
+
+    def version(self) -> DriverVersion: ...
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """The devices that this process may see, by ordinal; makes no context."""
+        ...
+
+    def retain_context(self, ordinal: int) -> Context:
+        """The device's primary context, with every kernel loaded (so no gate waits for a load)."""
+        ...
+
+    def release_context(self, context: Context) -> None: ...
+
+    def free_memory_bytes(self, context: Context) -> int: ...
+
+    def allocate_device(self, context: Context, size_bytes: int) -> Memory:
+        """Device memory by cuMemAlloc."""
+        ...
+
+    def free_device(self, context: Context, memory: Memory) -> None: ...
+
+    def allocate_host(self, context: Context, size_bytes: int) -> Memory:
+        """Pinned host memory, portable and mapped."""
+        ...
+
+    def free_host(self, context: Context, memory: Memory) -> None: ...
+
+    def create_stream(self, context: Context) -> Stream: ...
+
+    def destroy_stream(self, stream: Stream) -> None: ...
+
+    def stream_idle(self, stream: Stream) -> bool:
+        """Whether everything enqueued has ended; raises what the GPU met meanwhile."""
+        ...
+
+    def create_event(self, context: Context) -> Event: ...
+
+    def destroy_event(self, event: Event) -> None: ...
+
+    def record_event(self, event: Event, stream: Stream) -> None: ...
+
+    def elapsed_ns(self, start: Event, end: Event) -> float:
+        """Between two events that have both happened."""
+        ...
+
+    def create_gate(self, context: Context) -> Gate: ...
+
+    def destroy_gate(self, gate: Gate) -> None: ...
+
+    def close_gate(self, gate: Gate, stream: Stream, limit_ns: int) -> None:
+        """Hold what is enqueued on `stream` from now on; opens by itself after `limit_ns`."""
+        ...
+
+    def open_gate(self, gate: Gate) -> None: ...
+
+    def gate_expired(self, gate: Gate) -> bool:
+        """Whether the gate opened by itself since it was last closed; ask when the stream is idle."""
+        ...
+
+    def copy(self, destination: Memory, source: Memory, stream: Stream) -> None:
+        """cuMemcpyAsync on unified addresses, `source.size_bytes`, issued by the stream's GPU."""
+        ...
+
+    def copy_peer(self, destination: Memory, source: Memory, stream: Stream) -> None:
+        """cuMemcpyPeerAsync between the primary contexts of both memories' devices."""
+        ...
+
+    def fill(self, kernel: Fill, stream: Stream) -> None:
+        """Launch the kernel."""
+        ...
+
+    def fill_host(self, memory: Memory, content: Pattern | int) -> None:
+        """As the kernel `Fill`, by the CPU, on host memory; done when it returns."""
+        ...
+
+    def compare(self, memory: Memory, content: Pattern) -> Comparison:
+        """Hold memory against a pattern, by its owner: its GPU, or the CPU. Waits for the result."""
+        ...
+
+    def can_access_peer(self, ordinal: int, peer: int) -> bool: ...
+
+    def enable_peer_access(self, context: Context, peer: Context) -> Access:
+        """Let kernels and copies of `context` use memory of `peer`: one direction alone.
+
+        ENABLED, ALREADY_ENABLED, UNSUPPORTED, TOO_MANY_PEERS and WRONG_CONTEXT are answers; any
+        other code raises.
+        """
+        ...
+
+    def disable_peer_access(self, context: Context, peer: Context) -> None: ...
+
+    def host_view(self, memory: Memory) -> memoryview:
+        """Host memory as bytes. Raises TypeError where there is no real address behind it."""
+        ...
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether `Memory.address` means something to other libraries of this process."""
+        ...

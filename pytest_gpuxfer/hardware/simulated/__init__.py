@@ -1,0 +1,1 @@
+"""A machine model behind the hardware Protocols."""

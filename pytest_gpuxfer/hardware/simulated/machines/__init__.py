@@ -1,0 +1,1 @@
+"""The simulated machines, one YAML file each."""

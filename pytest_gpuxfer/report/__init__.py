@@ -1,0 +1,1 @@
+"""Views of the record: terminal, JUnit. No pytest in here."""

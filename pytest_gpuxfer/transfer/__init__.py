@@ -1,0 +1,1 @@
+"""Moves bytes and times it, written once against the hardware Protocols."""

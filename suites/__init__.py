@@ -1,0 +1,1 @@
+"""The tests that judge a machine: `pytest --pyargs pytest_gpuxfer.suites`."""
