@@ -1,4 +1,4 @@
-"""The only code that touches a machine, real or simulated, and the bundle that the rest is given."""
+"""The only code that touches a machine, real or simulated, and the bundle it hands out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpuxfer.hardware.telemetry import Telemetry
 from pytest_gpuxfer.model.machine import HostFacts
 
 
-class HardwareUnavailable(Exception):
+class HardwareError(Exception):
     """The machine cannot be measured at all: what is missing, and what to do about it."""
 
     def __init__(self, message: str, remedy: str, *, not_ready: bool = False) -> None:
@@ -31,7 +31,7 @@ class Hardware:
 
 
 def open_hardware() -> Hardware:
-    """The machine that this process runs on. Raises HardwareUnavailable with what to install."""
+    """The machine that this process runs on. Raises HardwareError with what to install."""
     from pytest_gpuxfer.hardware.clock import SystemClock
     from pytest_gpuxfer.hardware.cuda import open_driver
     from pytest_gpuxfer.hardware.host import read_host

@@ -63,12 +63,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
+    """A queue of work of one device."""
+
     context: Context
     handle: Any = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
+    """A point in a stream, with the time at which the GPU passed it."""
+
     context: Context
     handle: Any = field(repr=False)
 
@@ -179,7 +183,7 @@ class Driver(Protocol):
     def open_gate(self, gate: Gate) -> None: ...
 
     def gate_expired(self, gate: Gate) -> bool:
-        """Whether the gate opened by itself since it was last closed; ask when the stream is idle."""
+        """Whether the gate opened by itself since it was closed; ask when the stream is idle."""
         ...
 
     def copy(self, destination: Memory, source: Memory, stream: Stream) -> None:
@@ -199,7 +203,7 @@ class Driver(Protocol):
         ...
 
     def compare(self, memory: Memory, content: Pattern) -> Comparison:
-        """Hold memory against a pattern, by its owner: its GPU, or the CPU. Waits for the result."""
+        """Hold memory against a pattern, by its owner: its GPU, or the CPU. Waits till done."""
         ...
 
     def can_access_peer(self, ordinal: int, peer: int) -> bool: ...

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_gpuxfer.model.machine import NvlinkPort, PcieLink
-from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.model.unknown import NOT_READ, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class NvlinkBytes:
 class GpuStatus:
     """What could spoil a measurement right now."""
 
-    throttle_reasons: tuple[str, ...] | Unknown = Unknown("not read")
-    other_processes: int | Unknown = Unknown("not read")
+    throttle_reasons: tuple[str, ...] | Unknown = NOT_READ
+    other_processes: int | Unknown = NOT_READ
 
 
 class Telemetry(Protocol):

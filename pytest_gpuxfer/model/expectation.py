@@ -25,6 +25,8 @@ class Location:
 
 
 class SourceKind(StrEnum):
+    """How a limit's figure was come by."""
+
     MEASURED = "measured"
     PUBLISHED = "published"
     DERIVED = "derived"

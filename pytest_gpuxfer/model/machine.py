@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.model.unknown import NOT_READ, Unknown
 
 # Rates of one direction of an x1 link: transfers/s x 128b/130b (Gen1 and 2: 8b/10b), PCI-SIG base
 # specifications. Gen6 (PAM4, FLIT) has no 130-bit code; its raw rate is given.
@@ -27,9 +27,9 @@ class NvlinkPort:
 
     link: int
     active: bool | Unknown
-    rate_bytes_per_s: float | Unknown = Unknown("not read")
-    generation: int | Unknown = Unknown("not read")
-    remote: str | Unknown = Unknown("not read")
+    rate_bytes_per_s: float | Unknown = NOT_READ
+    generation: int | Unknown = NOT_READ
+    remote: str | Unknown = NOT_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class PcieLink:
 
     generation: int | Unknown
     width: int | Unknown
-    max_generation: int | Unknown = Unknown("not read")
-    max_width: int | Unknown = Unknown("not read")
+    max_generation: int | Unknown = NOT_READ
+    max_width: int | Unknown = NOT_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Gpu:
     memory_bytes: int
     nvlinks: tuple[NvlinkPort, ...] | Unknown  # () is known: no NVLink here
     pcie: PcieLink
-    mig_enabled: bool | Unknown = Unknown("not read")
-    ecc_enabled: bool | Unknown = Unknown("not read")
-    fabric: str | Unknown = Unknown("not read")  # "completed", "in progress", "not supported", ...
-    numa_node: int | Unknown = Unknown("not read")
+    mig_enabled: bool | Unknown = NOT_READ
+    ecc_enabled: bool | Unknown = NOT_READ
+    fabric: str | Unknown = NOT_READ  # "completed", "in progress", "not supported", ...
+    numa_node: int | Unknown = NOT_READ
 
     @property
     def label(self) -> str:
@@ -77,11 +77,11 @@ class HostFacts:
     """What the host's kernel tells; each fact may be unknown, none of them gates."""
 
     hostname: str
-    kernel: str | Unknown = Unknown("not read")
-    iommu: str | Unknown = Unknown("not read")
-    virtualisation: str | Unknown = Unknown("not read")  # "none", "kvm", ...
-    container: str | Unknown = Unknown("not read")
-    cpus_allowed: str | Unknown = Unknown("not read")
+    kernel: str | Unknown = NOT_READ
+    iommu: str | Unknown = NOT_READ
+    virtualisation: str | Unknown = NOT_READ  # "none", "kvm", ...
+    container: str | Unknown = NOT_READ
+    cpus_allowed: str | Unknown = NOT_READ
 
 
 @dataclass(frozen=True, slots=True)

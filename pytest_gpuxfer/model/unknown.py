@@ -21,6 +21,9 @@ class Unknown:
         return f"unknown ({self.reason})"
 
 
+NOT_READ = Unknown("not read")
+
+
 def known(value: T | Unknown) -> T | None:
     """The value, or None where it is unknown: for code that treats both alike."""
     return None if isinstance(value, Unknown) else value

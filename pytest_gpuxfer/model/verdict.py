@@ -19,6 +19,8 @@ from pytest_gpuxfer.model.unknown import Unknown
 
 
 class Outcome(StrEnum):
+    """What a verdict comes to."""
+
     PASS = "pass"
     DEGRADED = "degraded"
     FAIL = "fail"
