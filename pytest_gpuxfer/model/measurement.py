@@ -11,6 +11,8 @@ from pytest_gpuxfer.model.machine import NvlinkPort, PcieLink
 from pytest_gpuxfer.model.statistics import Summary, summarize
 from pytest_gpuxfer.model.unknown import Unknown
 
+NOT_TRIED = Unknown("not tried")
+
 
 class PathKind(StrEnum):
     """What bytes cross on their way."""
@@ -65,7 +67,7 @@ class AccessDirection:
     mapper: int
     owner: int
     answer: Access
-    proven: bool | Unknown = Unknown("not tried")
+    proven: bool | Unknown = NOT_TRIED
 
     def __str__(self) -> str:
         if isinstance(self.proven, Unknown):
