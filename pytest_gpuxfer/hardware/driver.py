@@ -168,6 +168,10 @@ class Driver(Protocol):
 
     def record_event(self, event: Event, stream: Stream) -> None: ...
 
+    def wait_event(self, event: Event, stream: Stream) -> None:
+        """Hold `stream`, of any device, until the last recording of `event` has happened."""
+        ...
+
     def elapsed_ns(self, start: Event, end: Event) -> float:
         """Between two events that have both happened."""
         ...
