@@ -1,0 +1,248 @@
+"""From what a red cell shows to its likely causes, most likely first, each with the next step.
+
+The table below is the whole of it: a cause, when it fits, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gpuxfer.model.evidence import conclude
+from pytest_gpuxfer.model.expectation import Expectation
+from pytest_gpuxfer.model.measurement import (
+    Access,
+    Corruption,
+    FailureKind,
+    Measurement,
+    PathKind,
+)
+from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.model.verdict import Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A likely cause, and what to do next."""
+
+    name: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    measurement: Measurement
+    expectation: Expectation
+    verdict: Verdict
+
+    def why(self, *reasons: Reason) -> bool:
+        return self.verdict.reason in reasons
+
+    def answered(self, *answers: Access) -> bool:
+        return any(side.answer in answers for side in self.measurement.access)
+
+    def failed_by(self, kind: FailureKind) -> bool:
+        failure = self.measurement.failure
+        return failure is not None and failure.kind is kind
+
+    def corrupted_as(self, *kinds: Corruption) -> bool:
+        integrity = self.measurement.integrity
+        mismatch = integrity.mismatch if integrity else None
+        return mismatch is not None and mismatch.corruption in kinds
+
+    @property
+    def access_on(self) -> bool:
+        sides = self.measurement.access
+        return bool(sides) and all(side.answer.on for side in sides)
+
+    @property
+    def off_nvlink(self) -> bool:
+        return conclude(self.measurement.signals).excludes(PathKind.NVLINK)
+
+    @property
+    def links_down(self) -> bool:
+        ports = self.measurement.reading.nvlinks if self.measurement.reading else None
+        if not ports or isinstance(ports, Unknown):
+            return False
+        return any(port.active is False for port in ports)
+
+    @property
+    def of_host_link(self) -> bool:
+        return self.expectation.path is PathKind.HOST_LINK
+
+
+_TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
+    (
+        lambda it: it.failed_by(FailureKind.NOT_READY),
+        Cause(
+            "the NVSwitch fabric is not ready",
+            "start nvidia-fabricmanager, wait for `nvidia-smi -q -i 0` to say Fabric State"
+            " Completed, run again",
+        ),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.NO_DRIVER),
+        Cause(
+            "no usable NVIDIA driver", "see the line above; `nvidia-smi` must list the GPUs first"
+        ),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.HANG),
+        Cause(
+            "the transfer never ended",
+            "look for Xid in `dmesg -T`; with IOMMU on, check ACS redirect on the PCIe switches",
+        ),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.CANNOT_ALLOCATE),
+        Cause("memory is taken", "see `nvidia-smi` and `free -g` for who holds it, run again"),
+    ),
+    (
+        lambda it: it.why(Reason.GPU_MISSING),
+        Cause(
+            "a GPU has left the bus, or is hidden from this process",
+            "compare `nvidia-smi -L`, `lspci -d 10de:` and CUDA_VISIBLE_DEVICES; look for Xid 79"
+            " in `dmesg -T`; if only part of the machine is yours, say --gpuxfer-gpus=visible",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.MIG),
+        Cause("MIG mode is on", "`nvidia-smi -mig 0` and reset, or use a profile made for MIG"),
+    ),
+    (
+        lambda it: it.answered(Access.REFUSED) and it.expectation.peer_access_required,
+        Cause(
+            "the driver offers no peer access between these GPUs",
+            "`nvidia-smi topo -p2p r` tells why (CNS, GNS, TNS); behind NVSwitch check"
+            " nvidia-fabricmanager; in a virtual machine or a container check how the GPUs are"
+            " handed through",
+        ),
+    ),
+    (
+        lambda it: it.answered(Access.UNSUPPORTED),
+        Cause(
+            "the driver offers peer access and then denies it",
+            "check IOMMU and ACS, the driver's version, and driver policy on GeForce boards",
+        ),
+    ),
+    (
+        lambda it: it.answered(Access.TOO_MANY_PEERS),
+        Cause("more peers are mapped than the GPU allows", "map fewer GPUs in one process"),
+    ),
+    (
+        lambda it: it.answered(Access.ALREADY_ENABLED) and not it.expectation.cell.check.access,
+        Cause(
+            "something else in this process had enabled peer access",
+            "run the suites in a process of their own",
+        ),
+    ),
+    (
+        lambda it: it.answered(Access.OFF) and it.expectation.peer_access_required,
+        Cause(
+            "peer access was never enabled",
+            "enable it in the contexts of both GPUs, in both directions",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.ACCESS_NOT_PROVEN),
+        Cause(
+            "copies may pass while stores from kernels are lost",
+            "check IOMMU (`iommu=pt` or off) and ACS on the PCIe switches; trust no peer kernel",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.LINKS_SHORT) and it.links_down,
+        Cause(
+            "NVLinks are down",
+            "`nvidia-smi nvlink -s` and `-e`; look for Xid 74 and 149 in `dmesg -T`; reseat the"
+            " bridge or the board, then reset the GPU",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.LINKS_SHORT),
+        Cause("NVLink is not what the profile declares", "check the profile against the product"),
+    ),
+    (
+        lambda it: it.why(Reason.PCIE_SHORT),
+        Cause(
+            "the PCIe link trained below what the slot and the card can do",
+            "`lspci -vv` (LnkSta against LnkCap) from the GPU up to the root port; reseat the card"
+            " or riser; check the BIOS's slot settings",
+        ),
+    ),
+    (
+        lambda it: it.corrupted_as(Corruption.ZEROS, Corruption.NEVER_WRITTEN, Corruption.STALE),
+        Cause(
+            "writes are lost on the way",
+            "check IOMMU (try `iommu=pt` or off) and ACS; look for IO_PAGE_FAULT in `dmesg -T`;"
+            " do not run jobs on this pair",
+        ),
+    ),
+    (
+        lambda it: it.corrupted_as(Corruption.FLIPPED_BIT),
+        Cause(
+            "a bit was flipped by memory or a link",
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER` and `nvidia-smi nvlink -e`; drain the node",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.WRONG_DATA),
+        Cause(
+            "data is corrupted on the way",
+            "drain the node; check IOMMU and ACS, then the driver's known issues",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.OTHER_PATH) and it.off_nvlink and it.access_on,
+        Cause(
+            "the driver does not use NVLink although peer access is enabled",
+            "check the fabric state in `nvidia-smi -q`, nvidia-fabricmanager's log, and"
+            " confidential computing",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.PATH_NOT_PROVEN),
+        Cause(
+            "a witness of the path could not be read, or others moved bytes meanwhile",
+            "stop other GPU jobs; check that NVML reads NVLink counters (`nvidia-smi nvlink -gt d`)",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.BELOW_FLOOR) and it.of_host_link,
+        Cause(
+            "the path to host memory is slow",
+            "check `machine.pcie` of this GPU, which NUMA node it hangs on, and the memory's load",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.BELOW_FLOOR),
+        Cause(
+            "the path is right but slow",
+            "compare with its sisters in the matrix: one row or column points at a GPU, one cell at"
+            " links; `nvidia-smi nvlink -e`",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.UNHEALTHY, Reason.STRADDLES_FLOOR),
+        Cause("the machine was not quiet", "let it cool, stop other jobs, and run again"),
+    ),
+    (
+        lambda it: it.why(Reason.NO_LIMIT),
+        Cause("the profile does not speak of this", "add a limit for this check and size"),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.DRIVER_ERROR),
+        Cause("the driver failed", "look for Xid in `dmesg -T`; reset the GPU, run again"),
+    ),
+)
+
+
+def diagnose(
+    measurement: Measurement, expectation: Expectation, verdict: Verdict
+) -> tuple[Cause, ...]:
+    """The likely causes of a red or degraded verdict, most likely first; () where none is known."""
+    if not verdict.outcome.red:
+        return ()
+    finding = _Finding(measurement, expectation, verdict)
+    return tuple(cause for fits, cause in _TABLE if fits(finding))

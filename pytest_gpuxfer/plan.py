@@ -1,0 +1,145 @@
+"""What is to be measured: profile x machine x methods, in the order in which it must happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from pytest_gpuxfer.model import units
+from pytest_gpuxfer.model.cell import Cell, Check, Place
+from pytest_gpuxfer.model.expectation import Bound, ClassSpec, Expectation, Profile, Waiver
+from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.model.measurement import PathKind, SignalName
+from pytest_gpuxfer.transfer import machine_checks, methods
+
+
+def registered_checks() -> tuple[Check, ...]:
+    """Every check of every method: each needs a limit, or a reason for having none."""
+    return tuple(check for method in methods.ALL for check in method.checks())
+
+
+def make_plan(
+    profile: Profile, machine: Machine | None, today: str | None = None
+) -> tuple[Expectation, ...]:
+    """What the profile asks of each cell of this machine, in order.
+
+    Measurements without peer access come first, then access is enabled once. `machine` is None
+    where no driver answered: its GPUs are the one cell left. `today` (ISO date) is held against
+    the end of waivers; without it none counts.
+    """
+    if machine is None:
+        return (_of_machine(profile, Cell(machine_checks.GPUS, Place.all())),)
+    cells = sorted(_cells(profile, machine), key=lambda cell: _stage(cell.check))
+    return tuple(expect(profile, cell, today) for cell in cells)
+
+
+def expect(profile: Profile, cell: Cell, today: str | None = None) -> Expectation:
+    """What the profile asks of `cell`: a planned one, or one of a user's own tests."""
+    of = _of_machine if cell.check.of_machine else _of_transfer
+    return replace(of(profile, cell), waiver=_waiver(profile, cell, today))
+
+
+def needs(expectation: Expectation) -> tuple[Cell, ...]:
+    """The cells whose median rates the limit of this one rests on."""
+    limit = expectation.limit
+    if limit is None:
+        return ()
+    bounds = (limit.floor, limit.ceiling, limit.expect)
+    checks = dict.fromkeys(bound.of_check for bound in bounds if bound and bound.of_check)
+    return tuple(planned_cell(check, expectation.cell.place) for check in checks if check)
+
+
+def planned_cell(check: Check, place: Place) -> Cell:
+    """The cell of a check at the size that the suites measure it at."""
+    return Cell(check, place, methods.named(check.method).default_size_bytes(check))
+
+
+def _cells(profile: Profile, machine: Machine) -> Iterator[Cell]:
+    with_pairs = bool(profile.all_pairs or profile.pairs)
+    yield from machine_checks.cells(
+        machine, with_nvlink=profile.nvlink is not None, with_pairs=with_pairs
+    )
+    for method in methods.ALL:
+        for place in methods.places(method, len(machine.gpus)):
+            if place.is_pair and profile.class_of(place) is None:
+                continue
+            yield from (planned_cell(check, place) for check in method.checks())
+
+
+def _stage(check: Check) -> int:
+    """0: nothing with peer access; 1: access is enabled and proven; 2: measured with it on."""
+    if check == machine_checks.PEER_ACCESS:
+        return 1
+    needs_access = (
+        not check.of_machine and check.access and methods.named(check.method).uses_peer_access
+    )
+    return 2 if needs_access else 0
+
+
+def _waiver(profile: Profile, cell: Cell, today: str | None) -> Waiver | None:
+    if today is None:
+        return None
+    in_date = (waiver for waiver in profile.waivers if today <= waiver.until)
+    return next((waiver for waiver in in_date if fnmatchcase(cell.id, waiver.cells)), None)
+
+
+def _of_machine(profile: Profile, cell: Cell) -> Expectation:
+    """One that asks for just what its check reads."""
+    check, plain = cell.check, Expectation(cell)
+    if check == machine_checks.GPUS:
+        return replace(plain, gpus=profile.gpus, location=profile.gpus_location)
+    if check == machine_checks.NVLINK and profile.nvlink:
+        return replace(plain, nvlink=profile.nvlink, location=profile.nvlink.location)
+    if check == machine_checks.PCIE and profile.pcie:
+        return replace(plain, pcie=profile.pcie, location=profile.pcie.location)
+    spec = profile.class_of(cell.place)
+    if check == machine_checks.PEER_ACCESS and spec:
+        return replace(
+            plain,
+            peer_access_required=spec.peer_access_required,
+            link_class=spec.name,
+            location=spec.location,
+        )
+    return replace(plain, not_expected="the profile does not declare it")
+
+
+def _of_transfer(profile: Profile, cell: Cell) -> Expectation:
+    limit, spec = profile.limit_for(cell), profile.class_of(cell.place)
+    plain = Expectation(
+        cell,
+        path=PathKind.HOST_LINK,
+        link_class=spec.name if spec else None,
+        limit=limit,
+        tolerance=profile.tolerance
+        if limit is None or limit.tolerance is None
+        else limit.tolerance,
+        not_expected=limit.not_expected if limit else None,
+        location=spec.location if spec else None,
+    )
+    if spec and methods.named(cell.check.method).uses_peer_access:
+        plain = _over_pair(plain, spec)
+    return replace(plain, physical=_physical(profile, plain.path))
+
+
+def _over_pair(plain: Expectation, spec: ClassSpec) -> Expectation:
+    """The path that the class asks for; without peer access it must be the driver's staging."""
+    if plain.cell.check.access:
+        return replace(
+            plain,
+            path=spec.path,
+            proof=spec.proof,
+            peer_access_required=spec.peer_access_required,
+        )
+    counters = [name for name in spec.proof if name is SignalName.COUNTERS]
+    return replace(plain, path=PathKind.STAGED, proof=(*counters, SignalName.ACCESS))
+
+
+def _physical(profile: Profile, path: PathKind | None) -> Bound | None:
+    """What the declared link of a path can carry: whoever measures more has measured wrongly."""
+    link = profile.nvlink if path is PathKind.NVLINK else profile.pcie
+    if link is None:
+        return None
+    name = "NVLink" if path is PathKind.NVLINK else "PCIe"
+    words = f"{units.format_rate(link.rate_bytes_per_s)} of {name}"
+    return Bound(link.rate_bytes_per_s, words, link.location)

@@ -1,0 +1,147 @@
+"""Measures one cell at a time: frozen values in, frozen values out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_gpuxfer.hardware import Hardware
+from pytest_gpuxfer.hardware.driver import DriverError
+from pytest_gpuxfer.model.cell import Cell
+from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.model.measurement import (
+    AccessDirection,
+    Failure,
+    FailureKind,
+    Health,
+    Integrity,
+    Measurement,
+    PathKind,
+)
+from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.transfer import evidence, methods
+from pytest_gpuxfer.transfer.arena import Arena, CannotAllocateError
+from pytest_gpuxfer.transfer.machine_checks import MachineChecks
+from pytest_gpuxfer.transfer.peer_access import PeerAccess
+from pytest_gpuxfer.transfer.sampling import PROBE_BYTES, Sampler
+from pytest_gpuxfer.transfer.waiting import HangError
+
+
+class Bench:
+    """Owns what measuring holds on a machine; close it to give everything back."""
+
+    def __init__(self, hardware: Hardware, machine: Machine) -> None:
+        self._machine = machine
+        self._telemetry = hardware.telemetry
+        self._clock = hardware.clock
+        self.arena = Arena(hardware, machine)
+        self.peer_access = PeerAccess(self.arena, machine)
+        self._checks = MachineChecks(machine, self._telemetry, self.arena, self.peer_access)
+        self._hung: set[int] = set()
+
+    def measure(self, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
+        """Measure `cell`; what the machine cannot do is the measurement's `failure`.
+
+        Sampling goes on until the median is precise and its interval is clear of
+        `decide_at_bytes_per_s`, or the most samples are taken.
+        Raises KeyError for a check or GPU that does not exist: that is the caller's mistake.
+        """
+        started_ns = self._clock.now_ns()
+        if hung := self._hung.intersection(cell.place.gpus):
+            words = f"not tried: gpu{min(hung)} has hung before"
+            measurement = Measurement(cell, failure=Failure(FailureKind.HANG, words))
+        else:
+            measurement = self._attempt(cell, decide_at_bytes_per_s)
+        health = self._health(cell.place.gpus or tuple(range(len(self._machine.gpus))))
+        return replace(
+            measurement, health=health, duration_ns=float(self._clock.now_ns() - started_ns)
+        )
+
+    def close(self) -> None:
+        """Put peer access back and free everything. A GPU that hung is left to process end."""
+        if self._hung:
+            return
+        self.peer_access.restore()
+        self.arena.close()
+
+    def _attempt(self, cell: Cell, decide_at: float | None) -> Measurement:
+        try:
+            if cell.check.of_machine:
+                return self._checks.measure(cell)
+            return self._transfer(cell, decide_at)
+        except HangError as error:
+            self._hung.add(error.gpu)
+            return Measurement(cell, failure=Failure(FailureKind.HANG, str(error)))
+        except CannotAllocateError as error:
+            return Measurement(cell, failure=Failure(FailureKind.CANNOT_ALLOCATE, str(error)))
+        except DriverError as error:
+            return Measurement(cell, failure=Failure(_kind_of(error), str(error)))
+
+    def _transfer(self, cell: Cell, decide_at: float | None) -> Measurement:
+        if cell.size_bytes is None:
+            raise KeyError(f"{cell.id} needs a size")
+        access = self._switch_access(cell)
+        if cell.check.access and access and not all(side.answer.on for side in access):
+            return Measurement(cell, access=access)  # what it would be without is another cell
+        method = methods.named(cell.check.method)
+        transfer = method.prepare(cell, self.arena, cell.size_bytes)
+        small = method.prepare(cell, self.arena, min(PROBE_BYTES, cell.size_bytes))
+        counters = evidence.Counters(self._telemetry, self._machine, transfer.direct_pair or ())
+        sampler = Sampler(self.arena, cell.id)
+        probe = sampler.probe(small)
+        gated = not evidence.held_caller(probe.enqueue_ns, probe.elapsed_ns)
+        if gated and transfer.direct_pair:
+            # A copy that moved nothing over NVLink may be staged, though it returned at once.
+            seen = counters.signal(transfer.direct_pair, sampler.moved_bytes)
+            gated = not isinstance(seen.agrees_with, tuple) or PathKind.NVLINK in seen.agrees_with
+        copies = probe.copies_for(cell.size_bytes)
+        sampler.sample_until_sure(transfer, copies, gated=gated, decide_at=decide_at)
+        measurement = Measurement(
+            cell,
+            samples=tuple(sampler.samples),
+            discarded=tuple(sampler.discarded),
+            gated=gated,
+            moved_bytes=sampler.moved_bytes,
+            integrity=Integrity(sampler.checked_bytes, sampler.mismatch),
+            access=access,
+        )
+        if transfer.direct_pair is None:
+            return measurement
+        return replace(
+            measurement,
+            traffic=counters.traffic(),
+            signals=(
+                counters.signal(transfer.direct_pair, sampler.moved_bytes),
+                evidence.access_signal(access),
+                evidence.enqueue_signal(probe.enqueue_ns, probe.elapsed_ns),
+            ),
+        )
+
+    def _switch_access(self, cell: Cell) -> tuple[AccessDirection, ...]:
+        """Peer access as the cell's check wants it; () where no pair of GPUs is concerned."""
+        if not methods.named(cell.check.method).uses_peer_access:
+            return ()
+        source, destination = cell.place.gpus
+        if cell.check.access:
+            return self.peer_access.enable(source, destination)
+        return self.peer_access.disable(source, destination)
+
+    def _health(self, gpus: tuple[int, ...]) -> Health:
+        concerns: list[str] = []
+        unread: list[str] = []
+        for gpu in (self._machine.gpus[index] for index in gpus):
+            status = self._telemetry.status(gpu.uuid)
+            if isinstance(status.throttle_reasons, Unknown):
+                unread.append(f"throttling of {gpu.label}: {status.throttle_reasons.reason}")
+            elif status.throttle_reasons:
+                concerns.append(f"{gpu.label} throttled: {', '.join(status.throttle_reasons)}")
+            if isinstance(status.other_processes, Unknown):
+                unread.append(f"other processes on {gpu.label}: {status.other_processes.reason}")
+            elif status.other_processes:
+                concerns.append(f"{gpu.label} is used by {status.other_processes} other processes")
+        return Health(tuple(concerns), tuple(unread))
+
+
+def _kind_of(error: DriverError) -> FailureKind:
+    if error.not_ready:
+        return FailureKind.NOT_READY
+    return FailureKind.CANNOT_ALLOCATE if error.out_of_memory else FailureKind.DRIVER_ERROR

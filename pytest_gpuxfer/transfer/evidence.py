@@ -1,0 +1,114 @@
+"""Calls the witnesses of a path: link counters before and after, peer access, the enqueue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pytest_gpuxfer.hardware.telemetry import NvlinkBytes, Telemetry
+from pytest_gpuxfer.model import units
+from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.model.measurement import (
+    Access,
+    AccessDirection,
+    LinkTraffic,
+    PathKind,
+    Signal,
+    SignalName,
+)
+from pytest_gpuxfer.model.unknown import Unknown
+
+# On H200 the counters rose by 0.99999 of the bytes copied, and by nothing when copies were staged;
+# between these bounds lies nothing that a path alone explains.
+_ALL: Final = (0.98, 1.02)
+_NOTHING: Final = 0.02
+
+_ANY: Final = tuple(PathKind)
+_OFF_NVLINK: Final = (PathKind.PCIE_P2P, PathKind.STAGED)
+
+
+class Counters:
+    """The NVLink byte counters of some GPUs, read at its making and again by `traffic`."""
+
+    def __init__(self, telemetry: Telemetry, machine: Machine, gpus: Sequence[int]) -> None:
+        self._telemetry = telemetry
+        self._uuids = {gpu: machine.gpus[gpu].uuid for gpu in gpus}
+        self._before = self._read()
+
+    def _read(self) -> dict[int, NvlinkBytes | Unknown]:
+        return {gpu: self._telemetry.nvlink_bytes(uuid) for gpu, uuid in self._uuids.items()}
+
+    def traffic(self) -> tuple[LinkTraffic, ...]:
+        """How far they have risen since."""
+        after = self._read()
+        return tuple(_risen(gpu, self._before[gpu], after[gpu]) for gpu in self._uuids)
+
+    def signal(self, pair: tuple[int, int], moved_bytes: int) -> Signal:
+        """What they tell of `moved_bytes` from one GPU of the pair to the other."""
+        return counters_signal(self.traffic(), pair, moved_bytes)
+
+
+def _risen(gpu: int, before: NvlinkBytes | Unknown, after: NvlinkBytes | Unknown) -> LinkTraffic:
+    if isinstance(before, Unknown):
+        return LinkTraffic(gpu, before, before)
+    if isinstance(after, Unknown):
+        return LinkTraffic(gpu, after, after)
+    sent = after.sent_bytes - before.sent_bytes
+    received = after.received_bytes - before.received_bytes
+    if sent < 0 or received < 0:
+        reset = Unknown("the counters went back: the driver was reset meanwhile")
+        return LinkTraffic(gpu, reset, reset)
+    return LinkTraffic(gpu, sent, received)
+
+
+def counters_signal(
+    traffic: Sequence[LinkTraffic], pair: tuple[int, int], moved_bytes: int
+) -> Signal:
+    """What the source's sent and the destination's received bytes tell of `moved_bytes`."""
+    of_gpu = {seen.gpu: seen for seen in traffic}
+    source, destination = pair
+    sent, received = of_gpu[source].sent_bytes, of_gpu[destination].received_bytes
+    if isinstance(sent, Unknown) or isinstance(received, Unknown):
+        unread = sent if isinstance(sent, Unknown) else received
+        assert isinstance(unread, Unknown)
+        return Signal(SignalName.COUNTERS, unread, str(unread))
+    moved = units.format_bytes(moved_bytes)
+    words = (
+        f"NVLink carried {units.format_bytes(sent)} out of gpu{source} and"
+        f" {units.format_bytes(received)} into gpu{destination}, {moved} were moved"
+    )
+    parts = (sent / moved_bytes, received / moved_bytes)
+    if all(_ALL[0] <= part <= _ALL[1] for part in parts):
+        return Signal(SignalName.COUNTERS, (PathKind.NVLINK,), words)
+    if all(part <= _NOTHING for part in parts):
+        return Signal(SignalName.COUNTERS, _OFF_NVLINK, words)
+    if any(part > _ALL[1] for part in parts):
+        why = Unknown(f"others moved bytes over these links: {words}")
+    else:
+        why = Unknown(f"only a part crossed NVLink: {words}")
+    return Signal(SignalName.COUNTERS, why, words)
+
+
+def access_signal(access: Sequence[AccessDirection]) -> Signal:
+    """Without peer access in either direction the driver has no way but to stage."""
+    words = "peer access: " + "; ".join(map(str, access))
+    if access and not any(side.answer.on for side in access):
+        return Signal(SignalName.ACCESS, (PathKind.STAGED,), words)
+    if any(side.answer is Access.ALREADY_ENABLED for side in access):
+        words += " (not by us)"
+    return Signal(SignalName.ACCESS, _ANY, words)
+
+
+def enqueue_signal(enqueue_ns: float, copy_ns: float) -> Signal:
+    """A staged copy holds its caller until the CPU has moved the bytes; others return at once."""
+    held = held_caller(enqueue_ns, copy_ns)
+    words = (
+        f"enqueuing held the caller for {units.format_duration(enqueue_ns)}"
+        f" of a copy of {units.format_duration(copy_ns)}"
+    )
+    return Signal(SignalName.ENQUEUE, (PathKind.STAGED,) if held else _ANY, words)
+
+
+def held_caller(enqueue_ns: float, copy_ns: float) -> bool:
+    """Whether an enqueue lasted so long that the copy must have been done in it."""
+    return copy_ns > 0 and enqueue_ns > copy_ns / 2
