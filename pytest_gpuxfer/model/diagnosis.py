@@ -205,7 +205,7 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         lambda it: it.why(Reason.PATH_NOT_PROVEN),
         Cause(
             "a witness of the path could not be read, or others moved bytes meanwhile",
-            "stop other GPU jobs; check that NVML reads NVLink counters (`nvidia-smi nvlink -gt d`)",
+            "stop other GPU jobs; NVML must read the NVLink counters (`nvidia-smi nvlink -gt d`)",
         ),
     ),
     (

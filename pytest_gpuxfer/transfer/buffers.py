@@ -101,7 +101,7 @@ class PinnedBuffer(_Buffer):
         """Its bytes, writable. Raises TypeError on a simulated machine."""
         return self._arena.driver.host_view(self.memory)
 
-    def __buffer__(self, flags: int) -> memoryview:  # noqa: ARG002, the buffer protocol, from Python 3.12 on
+    def __buffer__(self, flags: int) -> memoryview:  # the buffer protocol, from Python 3.12 on
         return self.view()
 
     def _free(self, memory: Memory) -> None:
