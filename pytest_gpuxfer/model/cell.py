@@ -37,7 +37,7 @@ PATTERNS: Final = (
 )  # fmt: skip
 _NO_ACCESS: Final = "no-access"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_PLACE: Final = re.compile(r"all|gpu\d+(-gpu\d+)?|ring-\d+")
+_PLACE: Final = re.compile(r"all|gpu\d+(-gpu\d+)?|ring-\d+", re.ASCII)
 
 
 class CellError(ValueError):

@@ -56,6 +56,11 @@ class Bound:
     location: Location
     of_check: Check | None = None
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether it is written as a part of a link or a multiple of another check."""
+        return self.of_check is not None or "%" in self.text
+
     def resolve(self, baselines: Mapping[Check, float]) -> float | None:
         """The absolute figure, or None where the check it rests on has none."""
         if self.of_check is None:

@@ -320,9 +320,10 @@ class _Side:
         side = "above" if self.is_ceiling else "below"
         median = show(self.summary.median)
         relation = side if self.missed else "astride"
-        figure = show(self.value)
-        written = "" if self.bound.text == figure else f" ({self.bound.text})"
-        return f"{median} is {relation} the {kind} {figure}{written}, {self.bound.location}"
+        figure = self.bound.text
+        if self.bound.is_relative:
+            figure = f"{show(self.value)} ({self.bound.text})"
+        return f"{median} is {relation} the {kind} {figure}, {self.bound.location}"
 
 
 def _rate_against_limit(case: _Case) -> Verdict | None:
