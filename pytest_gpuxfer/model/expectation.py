@@ -98,9 +98,9 @@ class Limit:
         return least <= cell.size_bytes <= most
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """The most specific limit wins: by check, then by place, then the later one by line."""
-        return (self.check.specificity, self.on is not None, self.location.line)
+    def rank(self) -> tuple[int, int]:
+        """The most specific limit wins: by check, then by place."""
+        return (self.check.specificity, self.on is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,10 @@ class Profile:
         return None if name is None else self.classes[name]
 
     def limit_for(self, cell: Cell) -> Limit | None:
-        """The most specific limit that speaks of `cell`."""
+        """The most specific limit that speaks of `cell`; of equals the later, as in `limits`."""
         spec = self.class_of(cell.place)
         found = [lim for lim in self.limits if lim.speaks_of(cell, spec.name if spec else None)]
-        return max(found, key=lambda limit: limit.rank, default=None)
+        return max(reversed(found), key=lambda limit: limit.rank, default=None)
 
     def sizes_with_limit(self, check: Check) -> tuple[str, ...]:
         """The sizes for which some limit speaks of `check`, for a message."""
