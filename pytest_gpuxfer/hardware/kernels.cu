@@ -1,0 +1,84 @@
+// The kernels that we need on a GPU; their PTX is made by tools/build_ptx.py.
+// The pattern is that of pytest_gpuxfer/model/pattern.py: word i = mix((i + offset) % PERIOD_WORDS).
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define PERIOD_WORDS 131101ull
+
+// What compare_pattern finds; the host begins it with {0, ~0, 0}.
+struct Result {
+    u64 wrong_words;
+    u64 first_index;
+    u64 last_index;
+};
+
+static __device__ __forceinline__ u64 mix(u64 index) {
+    u64 word = index * 0x9E3779B97F4A7C15ull + 0x9E3779B97F4A7C15ull;
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ull;
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EBull;
+    return word ^ (word >> 31);
+}
+
+static __device__ __forceinline__ u64 thread_index() {
+    return (u64)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+static __device__ __forceinline__ u64 thread_count() {
+    return (u64)gridDim.x * blockDim.x;
+}
+
+// The place in the period, carried from word to word: a modulo each would cost more than the store.
+static __device__ __forceinline__ u64 advance(u64 place, u64 step) {
+    place += step;
+    return place < PERIOD_WORDS ? place : place - PERIOD_WORDS;
+}
+
+extern "C" __global__ void fill_pattern(u64 *destination, u64 words, u64 offset) {
+    u64 stride = thread_count(), step = stride % PERIOD_WORDS;
+    u64 place = (thread_index() + offset) % PERIOD_WORDS;
+    for (u64 i = thread_index(); i < words; i += stride, place = advance(place, step))
+        destination[i] = mix(place);
+}
+
+extern "C" __global__ void fill_word(u64 *destination, u64 words, u64 word) {
+    for (u64 i = thread_index(); i < words; i += thread_count())
+        destination[i] = word;
+}
+
+extern "C" __global__ void compare_pattern(const u64 *source, u64 words, u64 offset,
+                                           Result *result) {
+    u64 stride = thread_count(), step = stride % PERIOD_WORDS;
+    u64 place = (thread_index() + offset) % PERIOD_WORDS;
+    u64 wrong = 0, first = ~0ull, last = 0;
+    for (u64 i = thread_index(); i < words; i += stride, place = advance(place, step)) {
+        if (source[i] == mix(place))
+            continue;
+        if (wrong++ == 0)
+            first = i;
+        last = i;
+    }
+    if (wrong == 0)
+        return;
+    atomicAdd(&result->wrong_words, wrong);
+    atomicMin(&result->first_index, first);
+    atomicMax(&result->last_index, last);
+}
+
+static __device__ __forceinline__ u64 now_ns() {
+    u64 time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+}
+
+// One thread that holds its stream until the host sets *open. The limit keeps a host that died, or
+// that waits for what is behind the gate, from holding the GPU for ever.
+extern "C" __global__ void gate(volatile u32 *open, volatile u32 *expired, u64 limit_ns) {
+    u64 start = now_ns();
+    while (*open == 0) {
+        if (now_ns() - start > limit_ns) {
+            *expired = 1;
+            return;
+        }
+    }
+}
