@@ -1,1 +1,35 @@
-"""A machine model behind the hardware Protocols."""
+"""A machine model behind the hardware Protocols, over virtual time."""
+
+from __future__ import annotations
+
+from pytest_gpuxfer.hardware import Hardware
+from pytest_gpuxfer.hardware.simulated.driver import SimulatedDriver
+from pytest_gpuxfer.hardware.simulated.errors import SimulationError
+from pytest_gpuxfer.hardware.simulated.faults import FaultKind, fault_kinds, fault_lines, inflict
+from pytest_gpuxfer.hardware.simulated.machine_file import load_machine, machine_names
+from pytest_gpuxfer.hardware.simulated.node import Node
+from pytest_gpuxfer.hardware.simulated.telemetry import SimulatedTelemetry
+from pytest_gpuxfer.model.machine import HostFacts
+from pytest_gpuxfer.model.unknown import Unknown
+
+__all__ = (
+    "FaultKind",
+    "SimulationError",
+    "fault_kinds",
+    "fault_lines",
+    "machine_names",
+    "open_machine",
+)
+
+
+def open_machine(name: str, faults: tuple[str, ...]) -> Hardware:
+    """The machine of that name with those faults. Raises SimulationError.
+
+    A fault without its place gets the default one, and `Hardware.faults` says so.
+    """
+    machine = load_machine(name)
+    defects, placed = inflict(faults, machine)
+    node = Node(name, machine, defects)
+    none = Unknown("a simulated machine has none")
+    host = HostFacts(name, none, none, none, none, none)
+    return Hardware(SimulatedDriver(node), SimulatedTelemetry(node), node.clock, host, name, placed)

@@ -1,0 +1,127 @@
+"""The machine files: what they may say, and how they are read."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
+from pytest_gpuxfer.model import units
+
+_MACHINES: Final = files("pytest_gpuxfer.hardware.simulated.machines")
+_RAMP_BYTES: Final = 16 * units.KIB
+
+
+class Rate(float):
+    """Bytes per second, written with its unit."""
+
+
+class Duration(float):
+    """Nanoseconds, written with their unit."""
+
+
+class Size(int):
+    """Bytes, written with their unit."""
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping whose every key is known."""
+
+
+class Timing(_Strict, frozen=True):
+    """How long bytes take: `startup`, then `rate`; `ramp` is what the first 16 KiB cost more."""
+
+    rate: Rate
+    startup: Duration
+    ramp: Duration = Duration(0)
+
+    def duration_ns(self, size_bytes: int) -> float:
+        ramp = self.ramp * min(1.0, size_bytes / _RAMP_BYTES)
+        return self.startup + ramp + size_bytes / self.rate * units.NS_PER_S
+
+
+class GpuKind(_Strict, frozen=True):
+    """What all GPUs of the machine have in common."""
+
+    name: str
+    memory: Size
+    ecc: bool
+    fabric: str
+
+
+class GpuSlot(_Strict, frozen=True):
+    """Where one GPU sits."""
+
+    pci_address: str
+    numa_node: int
+    pcie_switch: int
+
+
+class Nvlink(_Strict, frozen=True):
+    """The links of each GPU, all to switches, and what they carry when all are up."""
+
+    generation: int
+    links: int
+    per_link: Rate
+    write: Timing
+    read: Timing
+    kernel_write: Timing
+
+
+class Pcie(_Strict, frozen=True):
+    """The PCIe link of each GPU, and what it carries between the GPU and pinned host memory."""
+
+    generation: int
+    width: int
+    idle_generation: int
+    to_device: Timing
+    from_device: Timing
+    kernel_write: Timing
+
+
+class MachineFile(_Strict, frozen=True):
+    """One machine; `staged` is a copy without peer access, `local` one inside a GPU."""
+
+    title: str
+    driver_version: str
+    cuda: tuple[int, int]
+    gpu: GpuKind
+    gpus: tuple[GpuSlot, ...]
+    max_peers: int
+    nvlink: Nvlink
+    pcie: Pcie
+    staged: Timing
+    local: Timing
+
+
+def machine_names() -> tuple[str, ...]:
+    """The machines that can be simulated."""
+    found = (entry.name for entry in _MACHINES.iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
+
+
+def load_machine(name: str) -> MachineFile:
+    """The machine of that name. Raises SimulationError."""
+    if name not in machine_names():
+        raise unknown_name("simulated machine", name, machine_names())
+    file = f"{name}.yaml"
+    return parse_machine((_MACHINES / file).read_text(encoding="utf-8"), file)
+
+
+def parse_machine(text: str, file: str) -> MachineFile:
+    """The machine that `text` describes. Raises SimulationError naming `file` and the key."""
+    try:
+        return msgspec.convert(yaml.safe_load(text), MachineFile, dec_hook=_quantity)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise SimulationError(f"{file}: {' '.join(str(error).split())}") from None
+
+
+def _quantity(kind: type[Any], value: Any) -> Any:
+    """A quantity with its unit; msgspec adds the key to what is raised here."""
+    parse = {Rate: units.parse_rate, Duration: units.parse_duration, Size: units.parse_size}[kind]
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} has no unit")
+    return kind(parse(value))

@@ -1,0 +1,47 @@
+"""The state of one simulated machine that its driver and its telemetry share."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Final
+
+from pytest_gpuxfer.hardware.simulated.engine import Timeline, VirtualClock
+from pytest_gpuxfer.hardware.simulated.faults import Defects
+from pytest_gpuxfer.hardware.simulated.machine_file import MachineFile
+from pytest_gpuxfer.hardware.simulated.wiring import Route, Wiring
+
+_NAMESPACE: Final = uuid.UUID("8d6e61a2-7f0e-4b53-9a53-5f3b7a1c9a10")
+
+
+class Node:
+    """A machine, its clock and what happened on it so far. The same calls give the same figures."""
+
+    def __init__(self, name: str, machine: MachineFile, defects: Defects) -> None:
+        self.machine = machine
+        self.wiring = Wiring(machine, defects)
+        self.clock = VirtualClock()
+        self.timeline = Timeline(self.clock)
+        self.random = random.Random(name)
+        self.uuids = tuple(
+            f"GPU-{uuid.uuid5(_NAMESPACE, f'{name}/{slot.pci_address}')}" for slot in machine.gpus
+        )
+        # Counters run since the machine started: only differences mean something.
+        self.sent_bytes = [self.random.randrange(2**40) for _ in machine.gpus]
+        self.received_bytes = [self.random.randrange(2**40) for _ in machine.gpus]
+
+    def spend(self, duration_ns: float) -> None:
+        """Let time pass, and everything happen that does so meanwhile."""
+        self.clock.sleep_ns(duration_ns)
+        self.timeline.settle()
+
+    def duration_ns(self, route: Route, size_bytes: int) -> float:
+        """How long this one transfer takes: no two are quite alike."""
+        return route.duration_ns(size_bytes) * self.random.gauss(1.0, route.spread)
+
+    def count(self, route: Route, size_bytes: int) -> None:
+        """Add a transfer to the counters of the links that it crossed."""
+        if route.nvlink is not None:
+            sender, receiver = route.nvlink
+            self.sent_bytes[sender] += size_bytes
+            self.received_bytes[receiver] += size_bytes
