@@ -114,8 +114,9 @@ class Mismatch:
     corruption: Corruption
 
     def __str__(self) -> str:
+        words = "word is" if self.wrong_words == 1 else "words are"
         return (
-            f"{self.wrong_words} wrong 8-byte words ({self.corruption}), the first at byte"
+            f"{self.wrong_words} 8-byte {words} wrong ({self.corruption}), the first at byte"
             f" {self.first_offset_bytes}: expected {self.expected:#018x}, got {self.got:#018x}"
         )
 
