@@ -1,0 +1,230 @@
+"""What a run says on a terminal, as lines of text within 100 columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final
+
+from pytest_gpuxfer.model import units
+from pytest_gpuxfer.model.machine import Gpu, Machine
+from pytest_gpuxfer.model.measurement import PathKind
+from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.model.verdict import Outcome, Reason
+from pytest_gpuxfer.report.failure import failure_lines, headline, rates_of
+from pytest_gpuxfer.report.records import CellLine, Header, Record, count_outcomes
+
+FULL_BLOCKS: Final = 10  # red cells told at length; the others get one line each
+_OUT_OF_SCOPE: Final = "traffic between nodes (RDMA), collectives (NCCL), GPU memory, compute"
+_BY_HOST: Final = (PathKind.STAGED, PathKind.HOST_LINK)
+_MARKS: Final[Mapping[Outcome, str]] = {
+    Outcome.DEGRADED: "d", Outcome.FAIL: "*", Outcome.ABSENT: "A", Outcome.ERROR: "E",
+    Outcome.INCONCLUSIVE: "?", Outcome.NOT_EXPECTED: "-", Outcome.WAIVED: "w",
+}  # fmt: skip
+_NOT_RUN: Final = "."
+
+
+def header_lines(header: Header) -> list[str]:
+    """Which machine is held against which profile."""
+    lines = [_simulated(header)] if header.simulated else []
+    if header.machine is not None:
+        lines.append(_describe_machine(header.machine))
+    elif header.failure is not None:
+        lines.append(f"host {header.host}: {header.failure.kind}: {header.failure.message}")
+    profile = header.profile
+    if profile is not None:
+        lines.append(f"profile {profile.name}: {profile.title} ({profile.file})")
+        if profile.partial:
+            lines.append(f"PARTIAL: {profile.partial}")
+    return lines
+
+
+def _simulated(header: Header) -> str:
+    faults = f", faults: {', '.join(header.faults)}" if header.faults else ""
+    return f"SIMULATED machine {header.simulated}{faults}"
+
+
+def _describe_machine(machine: Machine) -> str:
+    products = Counter(gpu.name for gpu in machine.gpus)
+    gpus = ", ".join(f"{count} x {name}" for name, count in products.items()) or "no GPU"
+    pairs = [str(machine.link_class(a.index, b.index)) for a, b in combinations(machine.gpus, 2)]
+    links = sorted({_describe_pcie(gpu) for gpu in machine.gpus})
+    parts = [gpus, *_tally(pairs), *links]
+    versions = f"driver {machine.driver_version}, CUDA {machine.cuda_version}"
+    return f"host {machine.host.hostname}: {', '.join([*parts, versions])}"
+
+
+def _tally(words: Sequence[str]) -> list[str]:
+    found = Counter(words)
+    if len(found) <= 1:
+        return list(found)
+    return [f"{word} ({count} pairs)" for word, count in found.most_common()]
+
+
+def _describe_pcie(gpu: Gpu) -> str:
+    def best(most: int | Unknown, now: int | Unknown) -> str:
+        if not isinstance(most, Unknown):
+            return str(most)
+        return "?" if isinstance(now, Unknown) else str(now)
+
+    link = gpu.pcie
+    return (
+        f"PCIe Gen{best(link.max_generation, link.generation)} x{best(link.max_width, link.width)}"
+    )
+
+
+def failure_section(cells: Sequence[CellLine]) -> list[str]:
+    """The red cells: the first at length, then one line each."""
+    red = [line for line in cells if line.verdict.outcome.red]
+    lines: list[str] = []
+    for line in red[:FULL_BLOCKS]:
+        lines += [*failure_lines(line), ""]
+    return lines + [headline(line) for line in red[FULL_BLOCKS:]]
+
+
+def summary_lines(record: Record) -> list[str]:
+    """Figures, what was not checked, and the counts; the last line is the result."""
+    lines = [_simulated(record.header)] if record.header.simulated else []
+    lines += _machine_checks(record.cells)
+    lines += _pair_checks(record)
+    lines += _gpu_table(record)
+    lines += _legend(record.cells)
+    lines += ["", *_not_checked(record), *_partial(record), _counts(record)]
+    return lines
+
+
+def _machine_checks(cells: Sequence[CellLine]) -> Iterator[str]:
+    """One line a check: how many came to what, and where it is red."""
+    by_check: dict[str, list[CellLine]] = {}
+    for line in cells:
+        if line.expectation.cell.check.of_machine:
+            by_check.setdefault(str(line.expectation.cell.check), []).append(line)
+    for check, group in by_check.items():
+        counts = ", ".join(f"{count} {word}" for word, count in count_outcomes(group).items())
+        red = [str(line.expectation.cell.place) for line in group if line.verdict.outcome.red]
+        where = f": {', '.join(red[:8])}{', ...' if len(red) > 8 else ''}" if red else ""
+        yield f"{check:<20}{counts}{where}"
+
+
+def _by_check_and_size(cells: Sequence[CellLine], *, pairs: bool) -> dict[str, list[CellLine]]:
+    groups: dict[str, list[CellLine]] = {}
+    for line in cells:
+        cell = line.expectation.cell
+        if cell.check.of_machine or cell.place.is_pair is not pairs or not cell.place.gpus:
+            continue
+        size = f" {units.format_size(cell.size_bytes)}" if cell.size_bytes else ""
+        groups.setdefault(f"{cell.check}{size}", []).append(line)
+    return groups
+
+
+def _pair_checks(record: Record) -> Iterator[str]:
+    """A matrix for each check; what goes by way of the host and passes everywhere is one line."""
+    for title, group in _by_check_and_size(record.cells, pairs=True).items():
+        by_host = all(line.expectation.path in _BY_HOST for line in group)
+        if by_host and all(line.verdict.outcome is Outcome.PASS for line in group):
+            yield _describe_range(title, group)
+        else:
+            yield from _matrix(title, group)
+
+
+def _describe_range(title: str, group: Sequence[CellLine]) -> str:
+    medians = [rates.median for line in group if (rates := rates_of(line)) is not None]
+    low, high = (units.format_rate(rate) for rate in (min(medians), max(medians)))
+    figures = low if low == high else f"{low} to {high}"
+    return f"{title}: {len(group)} pass, {figures}"
+
+
+def _matrix(title: str, group: Sequence[CellLine]) -> Iterator[str]:
+    figures = {line.expectation.cell.place.gpus: _figure(line) for line in group}
+    sources, destinations = (sorted(set(gpus)) for gpus in zip(*figures, strict=True))
+    yield ""
+    yield f"{title}, GB/s, source down, destination across"
+    yield _row("", [f"gpu{index}" for index in destinations])
+    for source in sources:
+        row = (
+            "" if source == destination else figures.get((source, destination), _NOT_RUN)
+            for destination in destinations
+        )
+        yield _row(f"gpu{source}", list(row))
+
+
+def _gpu_table(record: Record) -> Iterator[str]:
+    """One line a GPU, one column a check."""
+    groups = _by_check_and_size(record.cells, pairs=False)
+    if not groups:
+        return
+    figures = {
+        title: {line.expectation.cell.place.gpus[0]: _figure(line) for line in group}
+        for title, group in groups.items()
+    }
+    yield ""
+    yield "GB/s  " + "".join(f"{title:>26}" for title in groups)
+    for index in sorted({index for column in figures.values() for index in column}):
+        cells = "".join(f"{column.get(index, _NOT_RUN):>26}" for column in figures.values())
+        yield f"{f'gpu{index}':<6}{cells}"
+
+
+def _row(label: str, figures: Sequence[str]) -> str:
+    return f"{label:<6}{''.join(f'{figure:>8}' for figure in figures)}".rstrip()
+
+
+def _figure(line: CellLine) -> str:
+    """A rate with the mark of its outcome before it; the mark alone where there is no rate."""
+    if line.verdict.reason is Reason.WRONG_DATA:
+        return "!"
+    mark, rates = _MARKS.get(line.verdict.outcome, ""), rates_of(line)
+    return mark if rates is None else f"{mark}{rates.median / units.GB:.1f}"
+
+
+def _legend(cells: Sequence[CellLine]) -> Iterator[str]:
+    """What the marks that stand before figures mean."""
+    moving = [line for line in cells if not line.expectation.cell.check.of_machine]
+    outcomes = {line.verdict.outcome for line in moving}
+    marks = [f"{mark} {outcome}" for outcome, mark in _MARKS.items() if outcome in outcomes]
+    if any(line.verdict.reason is Reason.WRONG_DATA for line in moving):
+        marks.append("! wrong data")
+    if marks:
+        yield f"{', '.join(marks)}, {_NOT_RUN} not run"
+
+
+def _not_checked(record: Record) -> Iterator[str]:
+    where: dict[str, list[str]] = {}
+    for line in record.cells:
+        for words in line.verdict.unchecked:
+            where.setdefault(words, []).append(line.cell)
+    yield "Not checked:"
+    for words, cells in where.items():
+        rest = f" and {len(cells) - 1} more cells" if len(cells) > 1 else ""
+        yield f"  {words} [{cells[0]}{rest}]"
+    provisional = {
+        str(limit.location)
+        for line in record.cells
+        if (limit := line.expectation.limit) and limit.source and limit.source.provisional
+    }
+    if provisional:
+        yield f"  provisional limits, not yet confirmed: {', '.join(sorted(provisional))}"
+    yield f"  {_OUT_OF_SCOPE}"
+
+
+def _partial(record: Record) -> Iterator[str]:
+    profile, expected = record.header.profile, len(record.header.expected)
+    planned = set(record.header.expected)
+    selected = (
+        len(planned.intersection(line.cell for line in record.cells if line.selected))
+        if record.end is None
+        else min(record.end.selected, expected)
+    )
+    if profile is not None and profile.partial:
+        yield f"PARTIAL machine: {profile.partial}"
+    if selected < expected:
+        yield f"PARTIAL {selected} of {expected} cells were selected: no acceptance of the machine"
+    if record.end is not None and record.end.judged < record.end.selected:
+        yield f"NOT JUDGED {record.end.selected - record.end.judged} of the selected cells"
+
+
+def _counts(record: Record) -> str:
+    counts = count_outcomes([line for line in record.cells if line.selected])
+    words = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    simulated = "SIMULATED " if record.header.simulated else ""
+    return f"{simulated}{words or 'nothing was judged'}"

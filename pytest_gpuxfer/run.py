@@ -1,0 +1,272 @@
+"""One run on one machine: what is planned, measured, judged and recorded. No pytest in here."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuxfer import __version__
+from pytest_gpuxfer.hardware import Hardware, HardwareError, open_hardware, open_simulated
+from pytest_gpuxfer.hardware.discovery import discover
+from pytest_gpuxfer.hardware.driver import DriverError
+from pytest_gpuxfer.model.cell import Cell, Check, Place
+from pytest_gpuxfer.model.expectation import Expectation, Profile
+from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.model.measurement import Failure, FailureKind, Measurement
+from pytest_gpuxfer.model.verdict import judge
+from pytest_gpuxfer.report.records import (
+    SCHEMA,
+    CellLine,
+    End,
+    Header,
+    Line,
+    Record,
+    Writer,
+    count_outcomes,
+)
+from pytest_gpuxfer.settings import AUTO, VISIBLE, Settings
+
+if TYPE_CHECKING:
+    from pytest_gpuxfer.transfer.bench import Bench
+
+
+class OperatorError(Exception):
+    """What was asked for cannot be: one line for the person who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A machine opened, or the failure that stands in its place."""
+
+    hardware: Hardware | None
+    machine: Machine | None
+    failure: Failure | None = None
+
+
+def open_run(settings: Settings) -> Run:
+    """Open the machine, read the profile and hold one against the other. Raises OperatorError."""
+    from pytest_gpuxfer.profiles import ProfileError, load
+
+    try:
+        named = settings.hardware not in (None, AUTO)
+        profile = load(settings.hardware) if named and settings.hardware else None
+        opened = _open_machine(settings)
+        profile = _fit(settings, profile, opened.machine)
+    except ProfileError as error:
+        raise OperatorError(str(error)) from None
+    if settings.out is not None:
+        _check_writable(settings.out)
+    return Run(opened, profile, settings.out)
+
+
+def _open_machine(settings: Settings) -> Opened:
+    from pytest_gpuxfer.hardware.simulated import SimulationError
+
+    try:
+        if settings.simulated is None:
+            hardware = open_hardware()
+        else:
+            hardware = open_simulated(settings.simulated, settings.faults)
+        return Opened(hardware, discover(hardware))
+    except SimulationError as error:
+        raise OperatorError(str(error)) from None
+    except HardwareError as error:
+        kind = FailureKind.NOT_READY if error.not_ready else FailureKind.NO_DRIVER
+        return Opened(None, None, Failure(kind, error.message, error.remedy))
+    except DriverError as error:
+        kind = FailureKind.NOT_READY if error.not_ready else FailureKind.DRIVER_ERROR
+        return Opened(None, None, Failure(kind, str(error)))
+
+
+def _fit(settings: Settings, profile: Profile | None, machine: Machine | None) -> Profile | None:
+    """The profile for this machine, found by `auto` if need be, and cut to the part declared."""
+    from pytest_gpuxfer import profiles
+
+    if settings.hardware == AUTO and machine is not None:
+        profile = profiles.choose(machine).profile
+    if profile is None:
+        return None
+    visible = len(machine.gpus) if machine else 0
+    gpus = visible if settings.gpus == VISIBLE else settings.gpus
+    if gpus:  # with nothing visible, what is missing is the whole machine
+        profile = profiles.declare_partial(profile, int(gpus))
+    if machine is not None:
+        profiles.check_match(profile, machine)
+    return profile
+
+
+def _check_writable(folder: Path) -> None:
+    """Find out before the first measurement, not after the last. Raises OperatorError."""
+    probe = folder / f".gpuxfer-probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise OperatorError(
+            f"--gpuxfer-out={folder} cannot be written: {error.strerror}; name another folder"
+        ) from None
+
+
+class Run:
+    """Measurements and verdicts by cell id, each made once; the record is written as they come."""
+
+    def __init__(self, opened: Opened, profile: Profile | None, out: Path | None) -> None:
+        self.hardware, self.machine, self.failure = opened.hardware, opened.machine, opened.failure
+        self.profile = profile
+        self.selected: set[str] = set()  # cell ids that the verdict on the run rests on
+        self.lines: dict[str, CellLine] = {}
+        self.end: End | None = None
+        self._measured: dict[str, Measurement] = {}
+        self._out = out
+        self._started = datetime.now(UTC)
+        self._today = self._started.date().isoformat()
+        self.plan = self._make_plan()
+        self._writer: Writer | None = None
+        self._bench: Bench | None = None
+
+    def _make_plan(self) -> tuple[Expectation, ...]:
+        from pytest_gpuxfer.plan import make_plan
+
+        if self.profile is not None:
+            return make_plan(self.profile, self.machine, self._today)
+        if self.failure is not None:
+            return (Expectation(Cell(Check("machine.gpus"), Place.all())),)
+        return ()
+
+    @property
+    def host(self) -> str:
+        return self.machine.host.hostname if self.machine else platform.node() or "unknown-host"
+
+    @cached_property
+    def header(self) -> Header:
+        return Header(
+            schema=SCHEMA,
+            tool=f"pytest-gpuxfer {__version__}",
+            started=self._started.isoformat(timespec="seconds"),
+            host=self.host,
+            machine=self.machine,
+            failure=self.failure,
+            profile=self.profile,
+            expected=tuple(wanted.cell.id for wanted in self.plan),
+            selected=len(self.selected),
+            simulated=self.machine.simulated if self.machine else None,
+            faults=self.machine.faults if self.machine else (),
+        )
+
+    @property
+    def record(self) -> Record:
+        return Record(self.header, tuple(self.lines.values()), self.end)
+
+    @property
+    def record_path(self) -> Path | None:
+        return self._writer.path if self._writer else None
+
+    @property
+    def measured_any(self) -> bool:
+        return any(line.measurement is not None for line in self.lines.values())
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        return tuple(sorted(self.selected - self.lines.keys()))
+
+    def begin(self, selected: Iterable[str]) -> None:
+        """Say which cells the run is about, and write the record's header."""
+        self.selected.update(selected)
+        if self._out is not None and self._writer is None:
+            stamp = self._started.strftime("%Y%m%dT%H%M%SZ")
+            self._writer = Writer(self._out / f"{self.host}-{stamp}-{os.getpid()}.jsonl")
+            self._writer.write(self.header)
+
+    def expect(self, cell: Cell) -> Expectation:
+        """What the profile asks of any cell. Needs a profile."""
+        from pytest_gpuxfer.plan import expect
+
+        assert self.profile is not None
+        return expect(self.profile, cell, self._today)
+
+    @property
+    def bench(self) -> Bench:
+        """What measures; needs a machine."""
+        from pytest_gpuxfer.transfer.bench import Bench
+
+        if self._bench is None:
+            assert self.hardware is not None
+            assert self.machine is not None
+            self._bench = Bench(self.hardware, self.machine)
+        return self._bench
+
+    def measure(self, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
+        """The cell's one measurement in this run."""
+        if self.failure is not None:
+            return Measurement(cell, failure=self.failure)
+        if cell.id not in self._measured:
+            self._measured[cell.id] = self.bench.measure(cell, decide_at_bytes_per_s)
+        return self._measured[cell.id]
+
+    def judge(self, expectation: Expectation) -> CellLine:
+        """The cell's one verdict in this run; recorded, with the cells that it rests on."""
+        cell = expectation.cell
+        if cell.id in self.lines:
+            return self.lines[cell.id]
+        needed = self._needs(expectation)
+        baselines = self._medians(needed)
+        measurement = None
+        if expectation.not_expected is None:
+            floor = expectation.limit.floor if expectation.limit else None
+            decide_at = floor.resolve(baselines) if floor else None
+            measurement = self.measure(cell, decide_at)
+        verdict = judge(
+            measurement, expectation, measurement.health if measurement else None, baselines
+        )
+        by_name = {str(check): rate for check, rate in baselines.items()}
+        chosen = cell.id in self.selected
+        line = CellLine(cell.id, measurement, expectation, verdict, by_name, chosen)
+        self.lines[cell.id] = line
+        self._write(line)
+        for other in needed:  # after its own line: two checks may rest on each other
+            self.judge(self.expect(other))
+        return line
+
+    def _needs(self, expectation: Expectation) -> tuple[Cell, ...]:
+        from pytest_gpuxfer.plan import needs
+
+        return needs(expectation) if self.machine and expectation.not_expected is None else ()
+
+    def _medians(self, cells: Iterable[Cell]) -> dict[Check, float]:
+        medians = {}
+        for cell in cells:
+            measurement = self.measure(cell)
+            sound = measurement.failure is None and measurement.integrity is not None
+            if sound and measurement.integrity and measurement.integrity.mismatch is None:
+                rates = measurement.rates()
+                if rates is not None:
+                    medians[cell.check] = rates.median
+        return medians
+
+    def _write(self, line: Line) -> None:
+        self.begin(())
+        if self._writer is not None:
+            self._writer.write(line)
+
+    def finish(self, exit_status: int) -> None:
+        """Close the record and give the machine back."""
+        judged = [line for line in self.lines.values() if line.cell in self.selected]
+        self.end = End(
+            exit_status=exit_status,
+            counts=count_outcomes(judged),
+            expected=len(self.plan),
+            selected=len(self.selected),
+            judged=len(judged),
+        )
+        self._write(self.end)
+        if self._writer is not None:
+            self._writer.close()
+        if self._bench is not None:
+            self._bench.close()

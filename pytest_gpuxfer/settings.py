@@ -1,0 +1,133 @@
+"""Options to one frozen value; the only place that reads pytest's options and ini keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+AUTO: Final = "auto"
+VISIBLE: Final = "visible"
+_POLICIES: Final = ("pass", "fail")
+# Runs that print something and end, and runs that collect without judging.
+_PRINTING: Final = ("help", "version", "markers")
+_NOT_JUDGING: Final = (
+    "collectonly", "showfixtures", "show_fixtures_per_test", "setuponly", "setupplan",
+)  # fmt: skip
+
+
+class SettingsError(Exception):
+    """An option's value that cannot be; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator asked for."""
+
+    hardware: str | None  # a profile's name or file, or AUTO; None: no limits
+    simulated: str | None  # a simulated machine's name; None: this machine
+    faults: tuple[str, ...]
+    out: Path | None  # the folder that gets the record
+    gpus: int | str | None  # a declared part of the machine: a count, or VISIBLE
+    degraded_fails: bool
+    judges: bool  # False for --collect-only and the like
+    prints_only: bool  # --help and the like: no hardware is touched
+    distributed: bool  # pytest-xdist has workers, or this is one
+
+    @property
+    def asked(self) -> bool:
+        """Whether a run is ours before any test asks for a fixture."""
+        return any((self.hardware, self.simulated, self.faults, self.out, self.gpus))
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Every option defaults to None: only so does its ini twin count."""
+    group = parser.getgroup("gpuxfer", "which way bytes travel between GPUs, and how fast")
+
+    def option(name: str, metavar: str, text: str, action: str = "store") -> None:
+        group.addoption(
+            f"--gpuxfer-{name}", action=action, metavar=metavar, default=None, help=text
+        )
+
+    option(
+        "hw",
+        "NAME|FILE|auto",
+        "Hardware profile that this machine must match, by name or file; auto picks the one that"
+        " fits. Ini: gpuxfer_hw.",
+    )
+    option("sim", "MACHINE", "Measure a simulated machine instead of this one, e.g. dgx-a100.")
+    option(
+        "fault",
+        "KIND[:WHERE]",
+        "Break the simulated machine, e.g. link-down:gpu3/link7; may be given again.",
+        action="append",
+    )
+    option("out", "DIR", "Folder for the record HOST-RUN.jsonl, made if missing. Ini: gpuxfer_out.")
+    option(
+        "gpus",
+        "N|visible",
+        "Declare that only N GPUs, or those visible, of the profile's machine are yours.",
+    )
+    option(
+        "degraded",
+        "pass|fail",
+        "What becomes of a rate above its floor (GB/s) and below what is expected; pass unless"
+        " told. Ini: gpuxfer_degraded.",
+    )
+    parser.addini("gpuxfer_hw", "As --gpuxfer-hw.", default="")
+    parser.addini("gpuxfer_out", "As --gpuxfer-out.", default="")
+    parser.addini("gpuxfer_degraded", "As --gpuxfer-degraded.", default="")
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """The options and ini keys of this run. Raises SettingsError."""
+    hardware, out = _value(config, "hw", ini=True), _value(config, "out", ini=True)
+    if config.getoption("gpuxfer_gpus") is not None and hardware is None:
+        raise SettingsError("--gpuxfer-gpus declares a part of a profile; add --gpuxfer-hw=NAME")
+    return Settings(
+        hardware=hardware,
+        simulated=_value(config, "sim"),
+        faults=_faults(config),
+        out=None if out is None else config.invocation_params.dir / Path(out).expanduser(),
+        gpus=_gpus(_value(config, "gpus")),
+        degraded_fails=_degraded(_value(config, "degraded", ini=True)) == "fail",
+        judges=not any(config.getoption(name, False) for name in _NOT_JUDGING),
+        prints_only=any(config.getoption(name, False) for name in _PRINTING),
+        distributed=hasattr(config, "workerinput")
+        or bool(config.getoption("numprocesses", None))
+        or config.getoption("dist", "no") != "no",
+    )
+
+
+def _value(config: pytest.Config, name: str, *, ini: bool = False) -> str | None:
+    value: Any = config.getoption(f"gpuxfer_{name}")
+    if value is None and ini:
+        value = config.getini(f"gpuxfer_{name}") or None
+    if value == "":
+        raise SettingsError(f"--gpuxfer-{name} is empty; give it a value or leave it out")
+    return None if value is None else str(value)
+
+
+def _faults(config: pytest.Config) -> tuple[str, ...]:
+    faults = tuple(config.getoption("gpuxfer_fault") or ())
+    if faults and config.getoption("gpuxfer_sim") is None:
+        raise SettingsError(
+            "--gpuxfer-fault breaks simulated machines only; add --gpuxfer-sim=MACHINE"
+        )
+    return faults
+
+
+def _gpus(text: str | None) -> int | str | None:
+    if text is None or text == VISIBLE:
+        return text
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise SettingsError(f"--gpuxfer-gpus={text}: write a number of GPUs from 1 up, or visible")
+    return int(text)
+
+
+def _degraded(text: str | None) -> str:
+    if text is not None and text not in _POLICIES:
+        raise SettingsError(f"--gpuxfer-degraded={text}: write pass or fail")
+    return text or "pass"
