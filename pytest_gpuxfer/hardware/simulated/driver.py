@@ -22,7 +22,7 @@ from pytest_gpuxfer.hardware.driver import (
     Stream,
 )
 from pytest_gpuxfer.hardware.simulated.engine import Hold, Mark, Operation, Queue
-from pytest_gpuxfer.hardware.simulated.memory import AddressSpace, AddressError, WordMap
+from pytest_gpuxfer.hardware.simulated.memory import AddressError, AddressSpace, WordMap
 from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.simulated.wiring import HOST_RATE_BYTES_PER_S, Route
 from pytest_gpuxfer.model.measurement import Access
