@@ -1,0 +1,290 @@
+"""Measuring on a simulated machine: what the bench tells of a healthy one, and of others."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_gpuxfer.hardware import Hardware, open_simulated
+from pytest_gpuxfer.hardware.discovery import discover
+from pytest_gpuxfer.hardware.driver import Comparison, Driver, DriverError, Memory, Stream
+from pytest_gpuxfer.model.cell import parse_cell
+from pytest_gpuxfer.model.evidence import conclude
+from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.model.measurement import (
+    Access,
+    Corruption,
+    FailureKind,
+    LinkTraffic,
+    Measurement,
+    PathKind,
+)
+from pytest_gpuxfer.model.pattern import POISON_WORD, Pattern
+from pytest_gpuxfer.model.units import GIB, KIB, MIB, NS_PER_S
+from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.transfer import evidence, integrity
+from pytest_gpuxfer.transfer.bench import Bench
+from pytest_gpuxfer.transfer.buffers import DeviceBuffer, PinnedBuffer
+from pytest_gpuxfer.transfer.sampling import FEWEST_SAMPLES, MOST_SAMPLES
+
+
+class Lab:
+    """A bench on a simulated machine, and the machine."""
+
+    def __init__(self, name: str = "hgx-h200", *faults: str) -> None:
+        self.hardware: Hardware = open_simulated(name, faults)
+        self.machine: Machine = discover(self.hardware)
+        self.bench = Bench(self.hardware, self.machine)
+
+    def measure(self, cell_id: str, decide_at: float | None = None) -> Measurement:
+        return self.bench.measure(parse_cell(cell_id), decide_at)
+
+    @property
+    def driver(self) -> Driver:
+        return self.hardware.driver
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    healthy = Lab()
+    yield healthy
+    healthy.bench.close()
+
+
+def median_gb_per_s(measurement: Measurement) -> float:
+    rates = measurement.rates()
+    assert rates is not None, measurement.failure
+    return rates.median / 1e9
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "rate"),
+    [
+        ("peer_copy.write/gpu0-gpu1/512MiB", 396.4),
+        ("peer_copy.read/gpu5-gpu2/512MiB", 394.2),
+        ("unified_copy.write/gpu7-gpu0/512MiB", 396.4),
+        ("unified_copy.read/gpu1-gpu6/512MiB", 394.2),
+        ("peer_copy.write.no-access/gpu0-gpu1/64MiB", 38.8),
+        ("unified_copy.read.no-access/gpu0-gpu1/64MiB", 38.8),
+        ("host_to_device/gpu3/256MiB", 55.5),
+        ("device_to_host/gpu3/256MiB", 55.3),
+        ("host_relay/gpu0-gpu1/128MiB", 27.6),
+    ],
+)
+def test_the_figures_of_a_real_machine_come_back(lab: Lab, cell_id: str, rate: float) -> None:
+    measured = lab.measure(cell_id)
+    assert median_gb_per_s(measured) == pytest.approx(rate, rel=0.05)
+    assert measured.integrity is not None
+    assert measured.integrity.mismatch is None
+    assert measured.integrity.checked_bytes >= FEWEST_SAMPLES * (measured.cell.size_bytes or 0)
+
+
+def test_a_measurement_crosses_a_process_unchanged(lab: Lab) -> None:
+    measured = lab.measure("peer_copy.write/gpu0-gpu1/512MiB")
+    assert pickle.loads(pickle.dumps(measured)) == measured
+
+
+def test_counters_prove_nvlink_and_the_gate_is_used(lab: Lab) -> None:
+    measured = lab.measure("peer_copy.write/gpu0-gpu1/512MiB")
+    assert conclude(measured.signals).proves(PathKind.NVLINK)
+    assert measured.gated
+    assert not measured.discarded
+
+
+def test_without_access_the_bytes_are_proven_staged_and_no_gate_waits_for_itself(lab: Lab) -> None:
+    measured = lab.measure("peer_copy.write.no-access/gpu0-gpu1/64MiB")
+    assert conclude(measured.signals).proves(PathKind.STAGED)
+    assert not measured.gated
+    assert not measured.discarded
+    assert measured.duration_ns < NS_PER_S
+
+
+def test_staging_behind_the_backs_of_enabled_access_is_seen() -> None:
+    lab = Lab("dgx-a100", "staged-despite-access:gpu0-gpu1")
+    measured = lab.measure("unified_copy.write/gpu0-gpu1/512MiB")
+    assert all(side.answer is Access.ENABLED for side in measured.access)
+    assert conclude(measured.signals).excludes(PathKind.NVLINK)
+    assert median_gb_per_s(measured) < 40
+
+
+def test_access_is_switched_off_again_for_a_control_that_comes_late(lab: Lab) -> None:
+    assert median_gb_per_s(lab.measure("peer_copy.write/gpu0-gpu1/512MiB")) > 300
+    late = lab.measure("peer_copy.write.no-access/gpu0-gpu1/64MiB")
+    assert conclude(late.signals).proves(PathKind.STAGED)
+    assert median_gb_per_s(late) < 40
+
+
+def test_access_that_others_had_enabled_is_told_and_left_on(lab: Lab) -> None:
+    contexts = [lab.driver.retain_context(gpu.ordinal) for gpu in lab.machine.gpus[:2]]
+    for mine, peer in (contexts, contexts[::-1]):
+        assert lab.driver.enable_peer_access(mine, peer) is Access.ENABLED
+    control = lab.measure("peer_copy.write.no-access/gpu0-gpu1/64MiB")
+    assert [side.answer for side in control.access] == [Access.ALREADY_ENABLED] * 2
+    assert not conclude(control.signals).proves(PathKind.STAGED)
+    lab.bench.close()
+    assert lab.driver.enable_peer_access(*contexts) is Access.ALREADY_ENABLED
+
+
+def test_closing_gives_back_memory_and_access(lab: Lab) -> None:
+    contexts = [lab.driver.retain_context(gpu.ordinal) for gpu in lab.machine.gpus[:2]]
+    before = [lab.driver.free_memory_bytes(context) for context in contexts]
+    lab.measure("machine.peer_access/gpu0-gpu1")
+    lab.measure("peer_copy.write/gpu0-gpu1/512MiB")
+    lab.bench.close()
+    assert [lab.driver.free_memory_bytes(context) for context in contexts] == before
+    assert lab.driver.enable_peer_access(*contexts) is Access.ENABLED
+
+
+def test_refused_access_says_so_in_both_directions() -> None:
+    lab = Lab("dgx-a100", "peer-access-refused:gpu0-gpu1")
+    measured = lab.measure("machine.peer_access/gpu0-gpu1")
+    assert [side.answer for side in measured.access] == [Access.REFUSED] * 2
+    assert lab.measure("peer_copy.write/gpu0-gpu1/512MiB").samples == ()
+    healthy = lab.measure("machine.peer_access/gpu0-gpu2")
+    assert [side.proven for side in healthy.access] == [True, True]
+
+
+def test_a_flipped_bit_is_found_where_it_is() -> None:
+    lab = Lab("dgx-a100", "flipped-bit:gpu2-gpu3")
+    measured = lab.measure("peer_copy.write/gpu2-gpu3/512MiB")
+    assert measured.integrity is not None
+    mismatch = measured.integrity.mismatch
+    assert mismatch is not None
+    assert mismatch.corruption is Corruption.FLIPPED_BIT
+    assert (mismatch.expected ^ mismatch.got).bit_count() == 1
+    other_way = lab.measure("peer_copy.write/gpu3-gpu2/512MiB")
+    assert other_way.integrity is not None
+    assert other_way.integrity.mismatch is None
+
+
+def test_the_generation_is_read_under_load_not_at_idle() -> None:
+    lab = Lab("dgx-a100")
+    gpu = lab.machine.gpus[0]
+    assert lab.hardware.telemetry.pcie_link(gpu.uuid).generation == 1
+    reading = lab.measure("machine.pcie/gpu0").reading
+    assert reading is not None
+    assert reading.pcie_under_load is not None
+    assert reading.pcie_under_load.generation == 4
+
+
+def test_sampling_goes_on_until_the_floor_is_decided(lab: Lab) -> None:
+    cell_id = "peer_copy.write/gpu0-gpu1/512MiB"
+    rates = lab.measure(cell_id).rates()
+    assert rates is not None
+    assert rates.count == FEWEST_SAMPLES
+    undecided = lab.measure(cell_id, rates.median).rates()
+    assert undecided is not None
+    assert FEWEST_SAMPLES < undecided.count <= MOST_SAMPLES
+
+
+def test_too_little_memory_is_said_with_the_gpu(lab: Lab) -> None:
+    held = DeviceBuffer(lab.bench.arena, 0, 137 * GIB)
+    failure = lab.measure("host_to_device/gpu0/4GiB").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CANNOT_ALLOCATE
+    assert "gpu0" in failure.message
+    held.close()
+
+
+class _Broken:
+    """A driver some of whose calls are replaced; the rest is the simulated machine's own."""
+
+    def __init__(self, driver: Driver, **calls: object) -> None:
+        self.__dict__.update(calls)
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._driver, name)
+
+
+def test_a_copy_that_never_ends_costs_its_cell_and_what_touches_its_gpu(lab: Lab) -> None:
+    real = lab.driver
+
+    def never(stream: Stream) -> bool:
+        return stream.context.ordinal != 0 and real.stream_idle(stream)
+
+    lab.bench.arena.driver = _Broken(real, stream_idle=never)  # type: ignore[assignment]
+    failure = lab.measure("host_to_device/gpu0/256MiB").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.HANG
+    again = lab.measure("peer_copy.write/gpu1-gpu0/512MiB").failure
+    assert again is not None
+    assert "not tried" in again.message
+    assert lab.measure("host_to_device/gpu1/256MiB").failure is None
+
+
+def test_a_driver_error_is_a_failure_with_its_name(lab: Lab) -> None:
+    def fail(destination: Memory, source: Memory, stream: Stream) -> None:
+        raise DriverError("cuMemcpyAsync", 802, "CUDA_ERROR_SYSTEM_NOT_READY")
+
+    lab.bench.arena.driver = _Broken(lab.driver, copy=fail)  # type: ignore[assignment]
+    failure = lab.measure("host_to_device/gpu0/256MiB").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.NOT_READY
+    assert "CUDA_ERROR_SYSTEM_NOT_READY (802)" in failure.message
+
+
+def test_a_gate_that_opened_by_itself_spoils_its_sample(lab: Lab) -> None:
+    real, expired = lab.driver, iter([True] + [False] * MOST_SAMPLES)
+    broken = _Broken(real, gate_expired=lambda gate: next(expired))
+    lab.bench.arena.driver = broken  # type: ignore[assignment]
+    measured = lab.measure("host_to_device/gpu0/256MiB")
+    assert measured.discarded == ("enqueuing outlasted the gate",)
+    assert len(measured.samples) == FEWEST_SAMPLES - 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "corruption"),
+    [
+        (Comparison(9, 0, 8000, 5, POISON_WORD), Corruption.NEVER_WRITTEN),
+        (Comparison(9, 0, 8000, 5, 0), Corruption.ZEROS),
+        (Comparison(9, 16, 8000, 5, Pattern(700).word(2)), Corruption.STALE),
+        (Comparison(1, 16, 16, 5, 4), Corruption.FLIPPED_BIT),
+        (Comparison(9, 65536, 131064, 5, 2**40), Corruption.ONE_PAGE),
+        (Comparison(9, 65528, 65536, 5, 2**40), Corruption.OTHER),
+    ],
+)
+def test_wrong_data_is_told_apart(seen: Comparison, corruption: Corruption, lab: Lab) -> None:
+    driver = _Broken(lab.driver, compare=lambda memory, pattern: seen)
+    mismatch = integrity.check(driver, Memory(0, 2**20, 0), Pattern(3), Pattern(700))  # type: ignore[arg-type]
+    assert mismatch is not None
+    assert mismatch.corruption is corruption
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "paths"),
+    [
+        (1000, 1000, (PathKind.NVLINK,)),
+        (0, 0, (PathKind.PCIE_P2P, PathKind.STAGED)),
+        (500, 500, None),
+        (1000, 0, None),
+        (2000, 1000, None),
+    ],
+)
+def test_counters_prove_all_or_nothing(
+    sent: int, received: int, paths: tuple[PathKind, ...] | None
+) -> None:
+    traffic = (LinkTraffic(0, sent, 0), LinkTraffic(1, 0, received))
+    told = evidence.counters_signal(traffic, (0, 1), 1000).agrees_with
+    assert (None if isinstance(told, Unknown) else told) == paths
+
+
+def test_bytes_the_other_way_prove_nothing() -> None:
+    traffic = (LinkTraffic(0, 0, 1000), LinkTraffic(1, 1000, 0))
+    told = evidence.counters_signal(traffic, (0, 1), 1000).agrees_with
+    assert told == (PathKind.PCIE_P2P, PathKind.STAGED)
+
+
+def test_a_simulated_buffer_has_no_address_to_hand_out(lab: Lab) -> None:
+    device, pinned = DeviceBuffer(lab.bench.arena, 0, KIB), PinnedBuffer(lab.bench.arena, MIB)
+    with pytest.raises(TypeError, match="simulated machine"):
+        _ = device.__cuda_array_interface__
+    with pytest.raises(TypeError, match="simulated machine"):
+        pinned.view()
+    device.close()
+    device.close()
+    pinned.close()
+    with pytest.raises(ValueError, match="closed"):
+        _ = device.address
