@@ -24,7 +24,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Value:
-    """A node together with its path in the file ("limits[2].floor"), asked for as one type."""
+    """A node together with its path ("limits.floor"), asked for as one type."""
 
     def __init__(self, node: Node, path: str) -> None:
         self.node, self.path = node, path
@@ -58,7 +58,7 @@ class Value:
             raise self.wrong(f"{self._kind()} where a list belongs; write [one, another]")
         if not self.node.nodes:
             raise self.wrong("the list is empty; name at least one")
-        return [Value(node, f"{self.path}[{n}]") for n, node in enumerate(self.node.nodes, 1)]
+        return [Value(node, self.path) for node in self.node.nodes]
 
     def text(self) -> str:
         """Text on one line, not empty."""
