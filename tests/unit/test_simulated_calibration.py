@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuxfer.hardware.driver import Stream
+from pytest_gpuxfer.hardware.driver import Fill
 from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
 from tests.unit.simulated_rig import MIB, Rig
 
@@ -73,12 +73,10 @@ def test_small_copies(access: bool, elapsed_us: float) -> None:
 
 
 def test_kernels_that_write_to_a_peer() -> None:
-    from pytest_gpuxfer.hardware.driver import Fill
-
     rig = Rig()
     rig.enable(0, 1)
     kernel = Fill(rig.device(1, LARGE), 0)
-    stream: Stream = rig.stream(0)
+    stream = rig.stream(0)
     elapsed_ns = rig.elapsed_ns(stream, lambda: rig.driver.fill(kernel, stream))
     assert LARGE / elapsed_ns == near(369.5)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
-from pytest_gpuxfer import __version__
 from pytest_gpuxfer.hardware.driver import (
     Comparison,
     Context,
@@ -88,7 +87,7 @@ class SimulatedDriver:
         self._used_bytes = [0] * len(node.machine.gpus)
 
     def version(self) -> DriverVersion:
-        return DriverVersion(self._node.machine.cuda, f"simulated {__version__}")
+        return DriverVersion(self._node.machine.cuda, "simulated")
 
     def devices(self) -> Sequence[DeviceInfo]:
         gpu = self._node.machine.gpu
@@ -354,6 +353,8 @@ class SimulatedDriver:
         size_bytes = source.size_bytes
         if destination.size_bytes < size_bytes:
             _fail(call, 1, "the destination is smaller than the source")
+        if destination.ordinal is None and source.ordinal is None:
+            _fail(call, 1, "a simulated machine copies nothing from host to host")
         origin, origin_start = self._locate(call, source)
         target, target_start = self._locate(call, destination.window(0, size_bytes))
         route = self._route(state, destination.ordinal, source.ordinal)
@@ -374,8 +375,9 @@ class SimulatedDriver:
 
     def _route(self, state: _ContextState, destination: int | None, source: int | None) -> Route:
         wiring = self._node.wiring
-        if destination is None or source is None:
-            gpu = next((side for side in (destination, source) if side is not None), state.ordinal)
+        if source is None or destination is None:
+            gpu = destination if source is None else source
+            assert gpu is not None
             return wiring.host_copy(gpu, to_device=source is None)
         if destination == source:
             return wiring.local_copy(source)

@@ -38,6 +38,10 @@ class Wiring:
 
     def __init__(self, machine: MachineFile, defects: Defects) -> None:
         self._machine, self._defects = machine, defects
+        links = range(machine.nvlink.links)
+        self._up = [
+            sum(self.link_is_up(gpu, link) for link in links) for gpu in range(len(machine.gpus))
+        ]
 
     def link_is_up(self, gpu: int, link: int) -> bool:
         return (gpu, link) not in self._defects.down_links
@@ -84,5 +88,4 @@ class Wiring:
 
     def _links_up(self, gpu: int, peer: int) -> int:
         """Links to a switch reach everyone: the side with fewer of them counts."""
-        links = range(self._machine.nvlink.links)
-        return min(sum(self.link_is_up(side, link) for link in links) for side in (gpu, peer))
+        return min(self._up[gpu], self._up[peer])
