@@ -39,7 +39,7 @@ _NAME_BYTES: Final = 128
 _BLOCK_THREADS: Final = 256
 _BLOCKS_PER_MULTIPROCESSOR: Final = 8
 _RESULT_BYTES: Final = 24  # Result in kernels.cu
-_KERNELS: Final = ("fill_pattern", "fill_word", "compare_pattern", "gate")
+KERNELS: Final = ("fill_pattern", "fill_word", "compare_pattern", "gate")
 _ACCESS_ANSWERS: Final[Mapping[int, Access]] = {
     201: Access.WRONG_CONTEXT,  # INVALID_CONTEXT
     217: Access.UNSUPPORTED,  # PEER_ACCESS_UNSUPPORTED
@@ -160,7 +160,7 @@ class CudaDriver:
         primary.undo["module", 0] = lambda: self._call(cuda.cuModuleUnload, module)
         primary.kernels = {
             name: self._call_in(context, cuda.cuModuleGetFunction, module, name.encode())
-            for name in _KERNELS
+            for name in KERNELS
         }
         primary.stream = self.create_stream(context).handle
         primary.result = self.allocate_device(context, _RESULT_BYTES).address

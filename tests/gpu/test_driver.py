@@ -185,17 +185,18 @@ def test_a_stream_waits_for_another_ones_event(
     driver.destroy_gate(gate)
 
 
-def test_what_is_freed_after_its_context_does_no_harm() -> None:
-    """Fixtures end in whatever order; another user of the primary context keeps it alive."""
+def test_what_is_freed_after_its_context_does_no_harm(context: Context) -> None:
+    """Fixtures end in whatever order. `context` keeps the primary context alive meanwhile."""
+    assert context.ordinal == 0
     driver = open_driver()
-    context = driver.retain_context(0)
-    memory, stream = driver.allocate_device(context, 2**30), driver.create_stream(context)
-    free_bytes = driver.free_memory_bytes(context)
-    driver.release_context(context)
-    driver.free_device(context, memory)
+    mine = driver.retain_context(0)
+    memory, stream = driver.allocate_device(mine, 2**30), driver.create_stream(mine)
+    free_bytes = driver.free_memory_bytes(mine)
+    driver.release_context(mine)
+    driver.free_device(mine, memory)
     driver.destroy_stream(stream)
     again = driver.retain_context(0)
-    assert driver.free_memory_bytes(again) >= free_bytes + 2**29, "the release freed it"
+    assert driver.free_memory_bytes(again) >= free_bytes + 2**29, "the release did not free it"
     driver.release_context(again)
 
 

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuxfer.hardware import cuda
+from pytest_gpuxfer.model.pattern import PERIOD_WORDS, mix
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "pytest_gpuxfer" / "hardware" / "kernels.cu"
+PTX = KERNELS.with_suffix(".ptx").read_text()
+
+
+def test_the_ptx_is_what_the_source_compiles_to() -> None:
+    pytest.importorskip("nvidia.cuda_nvrtc", reason="NVRTC is not installed: pip install .[test]")
+    spec = importlib.util.spec_from_file_location("build_ptx", ROOT / "tools" / "build_ptx.py")
+    assert spec is not None
+    assert spec.loader is not None
+    build_ptx = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build_ptx)
+    assert build_ptx.compile_ptx(KERNELS.read_text()) == PTX, "run python tools/build_ptx.py"
+
+
+def test_the_oldest_drivers_and_gpus_can_load_it() -> None:
+    assert re.findall(r"^\.(version|target) (\S+)$", PTX, re.MULTILINE) == [
+        ("version", "8.0"),  # driver 525
+        ("target", "sm_70"),  # Volta
+    ]
+
+
+def test_it_has_every_kernel_that_is_launched() -> None:
+    assert set(re.findall(r"^\.visible \.entry (\w+)\(", PTX, re.MULTILINE)) == set(cuda.KERNELS)
+
+
+def test_the_source_computes_the_models_pattern() -> None:
+    """`mix` of kernels.cu, read as Python: its steps are the same in both languages."""
+    source = KERNELS.read_text()
+    assert int(re.findall(r"#define PERIOD_WORDS (\d+)ull", source)[0]) == PERIOD_WORDS
+    body = source.split("u64 mix(u64 index) {")[1].split("}")[0]
+    steps = (
+        re.sub(r"\b(0x[0-9A-F]+)ull", r"\1", body).replace("u64 ", "").replace("return", "word =")
+    )
+    for index in (0, 1, 77_777, PERIOD_WORDS - 1):
+        names = {"index": index}
+        for step in steps.split(";")[:-1]:
+            name, expression = step.strip().split(" = ")
+            names[name] = eval(expression, {}, names) & (2**64 - 1)
+        assert names["word"] == mix(index)
