@@ -29,7 +29,7 @@ def quote(text: str, limit: int = 60) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """The nearest known word and all of them: the second half of a message."""
-    words = sorted(known)
+    words = sorted(set(known))
     near = get_close_matches(word[:60], words, n=1, cutoff=0.5)
     question = f"did you mean {near[0]!r}? " if near else ""
     return f"{question}known here: {', '.join(words)}"

@@ -22,7 +22,7 @@ REQUIRED_KEYS: Final = (
 )  # fmt: skip
 OPTIONAL_KEYS: Final = ("extends", "waivers")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_CLASS: Final = re.compile(r"NV[1-9][0-9]?|PIX|PXB|PHB|NODE|SYS|C2C")
+_CLASS: Final = re.compile(r"NV(?P<links>[1-9][0-9]?)|PIX|PXB|PHB|NODE|SYS|C2C")
 _PAIR_PATHS: Final = (PathKind.NVLINK, PathKind.PCIE_P2P, PathKind.STAGED, PathKind.C2C)
 _MOST_GPUS: Final = 64
 _WIDTHS: Final = ("1", "2", "4", "8", "16", "32")
@@ -99,6 +99,9 @@ def _read_classes(
             message = "is no link class; write NV12 (NV and the number of links), PIX, PXB, PHB,"
             raise section.wrong_key(name, f"{message} NODE, SYS or C2C")
         classes[name] = _read_class(name, section[name])
+        if nvlink and (nvlinks_of_class(name) or 0) > nvlink.links:
+            message = f"has more links than each GPU, which has {nvlink.links} in 'links.nvlink'"
+            raise section.wrong_key(name, message)
         path = classes[name].path
         missing = (path is PathKind.NVLINK and not nvlink) or (
             path is PathKind.PCIE_P2P and not pcie
@@ -107,6 +110,12 @@ def _read_classes(
             message = f"path {path}, but 'links' declares none; declare it or name another path"
             raise section[name].wrong(message)
     return classes
+
+
+def nvlinks_of_class(name: str) -> int | None:
+    """How many NVLinks a class says that its pairs have, or None for classes of other links."""
+    match = _CLASS.fullmatch(name)
+    return int(match["links"]) if match and match["links"] else None
 
 
 def _read_class(name: str, value: Value) -> ClassSpec:

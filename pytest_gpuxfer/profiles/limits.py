@@ -19,7 +19,7 @@ from pytest_gpuxfer.profiles.errors import quote, suggest
 from pytest_gpuxfer.profiles.methods import METHODS
 from pytest_gpuxfer.profiles.reader import Section, Value
 
-_KEYS: Final = (
+KEYS: Final = (
     "on", "floor", "ceiling", "expect", "rate", "reason", "not_expected", "sizes", "tolerance",
     "below_because", "source",
 )  # fmt: skip
@@ -27,14 +27,14 @@ _KINDS: Final = ("floor", "ceiling", "rate", "not_expected")  # each limit is on
 _BELONGS: Final = {  # a key, and the kind of limit that it means something in
     "expect": "floor", "tolerance": "expect", "below_because": "floor", "reason": "rate",
 }  # fmt: skip
-_DETAILS: Final = ("machines", "runs", "driver", "method")
+DETAILS: Final = ("machines", "runs", "driver", "method")
 _OF_LINK: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?% of (\S+)")
 _OF_CHECK: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?x (\S+)")
 
 
 def read_limit(value: Value, nvlink: NvlinkSpec | None, pcie: PcieSpec | None) -> Limit:
     """One limit, its relative figures resolved against the declared links."""
-    section = value.section(("check",), _KEYS)
+    section = value.section(("check",), KEYS)
     kind = _kind(section)
     rates = {"nvlink": nvlink, "pcie": pcie}
     links = {name: spec.rate_bytes_per_s if spec else None for name, spec in rates.items()}
@@ -140,15 +140,15 @@ def _read_ceiling(value: Value) -> Bound:
 
 
 def _read_source(value: Value) -> Source:
-    loose = value.section(("kind", "where"), ("date", "provisional", *_DETAILS))
+    loose = value.section(("kind", "where"), ("date", "provisional", *DETAILS))
     kind = loose["kind"].member(SourceKind)
     measured = kind is SourceKind.MEASURED
-    required = ("kind", "where", "date", *_DETAILS) if measured else ("kind", "where")
+    required = ("kind", "where", "date", *DETAILS) if measured else ("kind", "where")
     section = value.section(required, ("provisional",) if measured else ("date", "provisional"))
     return Source(
         kind=kind,
         where=section["where"].text(),
         date=section["date"].date(month_suffices=True) if "date" in section else None,
-        details={key: section[key].text() for key in _DETAILS} if measured else {},
+        details={key: section[key].text() for key in DETAILS} if measured else {},
         provisional="provisional" in section and section["provisional"].truth(),
     )

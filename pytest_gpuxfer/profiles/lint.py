@@ -8,9 +8,10 @@ from typing import Final
 
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.cell import CellError, Check, Engine, parse_place
-from pytest_gpuxfer.model.expectation import Bound, Limit, Location, Profile
+from pytest_gpuxfer.model.expectation import Bound, Limit, Location, NvlinkSpec, Profile
 from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.profiles.errors import quote, suggest
+from pytest_gpuxfer.profiles.grammar import nvlinks_of_class
 from pytest_gpuxfer.profiles.methods import Over, Where, method_of
 
 LOW_PART: Final = 0.4  # of the declared link; a healthy copy engine reaches 0.8 and more
@@ -140,10 +141,16 @@ def _links(profile: Profile, limit: Limit) -> list[_Link]:
     for name in _classes_of(profile, limit):
         path = profile.classes[name].path
         if path is PathKind.NVLINK and profile.nvlink:
-            links.append(_Link("nvlink", profile.nvlink.rate_bytes_per_s))
+            links.append(_Link("nvlink", _nvlink_rate(profile.nvlink, name)))
         elif path in (PathKind.PCIE_P2P, PathKind.STAGED):
             links += pcie
     return links
+
+
+def _nvlink_rate(nvlink: NvlinkSpec, class_name: str) -> float:
+    """What the links of one pair carry: in a mesh they are only some of the GPU's."""
+    links = nvlinks_of_class(class_name) or nvlink.links
+    return links * nvlink.per_link_bytes_per_s
 
 
 def _classes_of(profile: Profile, limit: Limit) -> list[str]:

@@ -48,7 +48,7 @@ def check_match(profile: Profile, machine: Machine) -> None:
         message = f"profile {profile.name} is for {theirs}, this machine has {_describe(machine)}"
         raise ProfileError(f"{message}; {_advise(machine)}")
     if not profile.partial and (surplus := _surplus(profile, machine)):
-        message = f"profile {profile.name}: {surplus}, and some would not be judged"
+        message = f"profile {profile.name} is {surplus}: some would not be judged"
         raise ProfileError(f"{message}; {_advise(machine)}")
 
 
@@ -89,7 +89,7 @@ def _is_product(profile: Profile, machine: Machine) -> bool:
 def _surplus(profile: Profile, machine: Machine) -> str | None:
     if len(machine.gpus) <= profile.gpus:
         return None
-    return f"for {profile.gpus} of its {len(machine.gpus)} GPUs"
+    return f"for {profile.gpus} GPU{'s' * (profile.gpus > 1)}, and {len(machine.gpus)} are here"
 
 
 def _other_form(profile: Profile, machine: Machine) -> str | None:

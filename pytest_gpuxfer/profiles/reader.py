@@ -197,7 +197,8 @@ class Section:
 
     def wrong_key(self, key: str, message: str) -> ProfileError:
         """The error that says `message` of a key rather than of its value."""
-        return ProfileError(f"{self._prefix}{key}: {message}", self.key_at(key))
+        path = f"{self.path}.{key}" if self.path else key
+        return ProfileError(f"{path}: {message}", self.key_at(key))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields.entries)

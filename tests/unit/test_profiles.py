@@ -131,6 +131,7 @@ def test_a_profile_is_resolved_and_keeps_where_each_figure_stands(tmp_path: Path
         ("peer_access: required", "peer_access: yes", "10:37", "optional, required"),
         ("[counters]", "[counter]", "10:55", "did you mean 'counters'?"),
         ("  NV18: {", "  NVL18: {", "10:3", "is no link class"),
+        ("links: 18", "links: 12", "10:3", "has more links than each GPU, which has 12"),
         ("all: NV18", "all: NV12", "12:8", "did you mean 'NV18'?"),
         ("all: NV18", "gpu0-gpu2: NV18", "12:3", "beyond this profile's 2 GPUs"),
         ("all: NV18", "gpu0: NV18", "12:3", "no pair of two GPUs"),
@@ -311,14 +312,14 @@ def test_a_parents_limit_that_is_more_specific_stays(parent: Path) -> None:
 
 
 def test_mappings_merge_by_key_and_relative_figures_follow_the_childs_links(parent: Path) -> None:
-    child = "schema: 1\nname: child\nextends: ours.yaml\nlinks:\n  nvlink: {links: 17}\n"
+    child = "schema: 1\nname: child\nextends: ours.yaml\nlinks:\n  nvlink: {per_link: 24 GB/s}\n"
     child += "waivers:\n- {cells: 'x/*', owner: me, reason: why, until: 2027-01-01}\n"
     profile = _load(parent, child, "child.yaml")
     assert profile.nvlink is not None
-    assert (profile.nvlink.links, profile.nvlink.generation) == (17, 4)
+    assert (profile.nvlink.links, profile.nvlink.generation) == (18, 4)
     floor = _limit(profile, "peer_copy.write/gpu0-gpu1/512MiB").floor
     assert floor is not None
-    assert floor.value == pytest.approx(0.8 * 17 * 25e9)
+    assert floor.value == pytest.approx(0.8 * 18 * 24e9)
     assert [waiver.owner for waiver in profile.waivers] == ["ops", "me"]
 
 

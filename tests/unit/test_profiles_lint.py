@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuxfer import profiles
 from pytest_gpuxfer.model.cell import parse_check
+from pytest_gpuxfer.plan import registered_checks
 from pytest_gpuxfer.profiles import ProfileError
 
 HEAD = """\
@@ -120,6 +121,16 @@ def test_a_reason_does_not_excuse_a_low_floor_where_copies_run_at_the_links_rate
     assert "a sick machine would pass" in _complaint(tmp_path, low)
 
 
+def test_in_a_mesh_a_pairs_own_links_count(tmp_path: Path) -> None:
+    mesh = HEAD.replace("gpu0-gpu1: NV18", "gpu0-gpu1: NV2").replace("NV18:", "NV2:")
+    path = tmp_path / "ours.yaml"
+    path.write_text(mesh + _entry(check="peer_copy", on="NV2", floor="40 GB/s"))
+    assert profiles.load(str(path)).limits  # 80% of two links, 9% of all eighteen
+    path.write_text(mesh + _entry(check="peer_copy", on="NV2", floor="51 GB/s"))
+    with pytest.raises(ProfileError, match=r"above the declared nvlink, 50\.00 GB/s"):
+        profiles.load(str(path))
+
+
 def test_a_second_limit_for_the_same_thing_in_one_file_is_an_error(tmp_path: Path) -> None:
     entry = _entry(check="host_relay", not_expected="x")
     text = _complaint(tmp_path, entry, entry)
@@ -145,20 +156,10 @@ def test_lint_lists_every_finding_with_its_place() -> None:
     assert str(findings[0]).startswith("thresholds/h200-nvlink.yaml:")
 
 
-REGISTERED = [
-    *(
-        parse_check(f"{method}.{way}{access}")
-        for method in ("peer_copy", "unified_copy")
-        for way in ("write", "read")
-        for access in ("", ".no-access")
-    ),
-    *map(parse_check, ("host_relay", "host_to_device", "device_to_host")),
-]
-
-
 @pytest.mark.parametrize("name", profiles.shipped())
 def test_a_shipped_profile_speaks_of_every_check(name: str) -> None:
-    assert profiles.uncovered(profiles.load(name), REGISTERED) == []
+    assert len(registered_checks()) >= 11
+    assert profiles.uncovered(profiles.load(name), registered_checks()) == []
 
 
 def test_a_check_without_a_limit_on_some_class_is_uncovered(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_auto_picks_the_one_that_fits_product_and_form(machine: Machine, name: s
         (_machine("NVIDIA L40S"), "a100-nvlink: for NVIDIA A100-SXM4-40GB or"),
         (_machine(H200, A100), "no profile fits 1 x NVIDIA H200 and 1 x NVIDIA A100"),
         (_machine(H200, H200, nvlinks=()), "h200-nvlink: for GPUs with NVLink, and none is seen"),
-        (_machine(H200, H200, nvlinks=()), "h200-single: for 1 of its 2 GPUs"),
+        (_machine(H200, H200, nvlinks=()), "h200-single: for 1 GPU, and 2 are here"),
         (_machine(H200, nvlinks=UNSEEN), "whether there is NVLink is unknown (NVML does not say)"),
         (_machine(H200, nvlinks=DOWN), "h200-nvlink, h200-single all fit"),
         (_machine(), "no GPU is seen"),
@@ -93,7 +93,9 @@ def test_what_a_cell_will_judge_is_no_mismatch(machine: Machine) -> None:
 
 def test_more_gpus_than_the_profile_has_would_go_unjudged() -> None:
     profile, machine = profiles.load("h200-single"), _machine(H200, H200)
-    with pytest.raises(ProfileError, match=r"for 1 of its 2 GPUs.*try --gpuxfer-hw=h200-nvlink"):
+    with pytest.raises(
+        ProfileError, match=r"for 1 GPU, and 2 are here.*try --gpuxfer-hw=h200-nvlink"
+    ):
         profiles.check_match(profile, machine)
 
 
