@@ -33,7 +33,10 @@ PEER = {
 def theirs(program: str, names: list[str]) -> dict[str, list[list[str]]]:
     """Each test case's matrix of GB/s, as text, by its name."""
     command = [program, "-j", "-t", *names]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(f"{program} failed with {ran.returncode}: {ran.stderr or ran.stdout}")
+    printed = ran.stdout
     cases = json.loads(printed[printed.index("{") :])["nvbandwidth"]["testcases"]
     return {case["name"]: case.get("bandwidth_matrix", []) for case in cases}
 

@@ -30,7 +30,7 @@ class SignalName(StrEnum):
 
     COUNTERS = "counters"  # NVLink byte counters before and after
     ACCESS = "access"  # peer access enabled in both directions
-    ENQUEUE = "enqueue"  # whether enqueuing the copy held the caller: a staged copy does
+    ENQUEUE = "enqueue"  # whether the driver enqueued the copy in pieces: it stages so
     STAGED_RATE = "staged_rate"  # the rate against the same pair's with access off
     LATENCY = "latency"  # how long a small copy takes
 

@@ -84,13 +84,16 @@ class Bench:
             return Measurement(cell, access=access)  # what it would be without is another cell
         method = methods.named(cell.check.method)
         transfer = method.prepare(cell, self.arena, cell.size_bytes)
-        small = method.prepare(cell, self.arena, min(PROBE_BYTES, cell.size_bytes))
+        short, long = (
+            method.prepare(cell, self.arena, min(size_bytes, cell.size_bytes))
+            for size_bytes in PROBE_BYTES
+        )
         counters = evidence.Counters(self._telemetry, self._machine, transfer.direct_pair or ())
         sampler = Sampler(self.arena, cell.id)
-        probe = sampler.probe(small)
-        gated = not evidence.held_caller(probe.enqueue_ns, probe.elapsed_ns)
+        probe = sampler.probe(short, long)
+        gated = not probe.in_pieces
         if gated and transfer.direct_pair:
-            # A copy that moved nothing over NVLink may be staged, though it returned at once.
+            # A copy that moved nothing over NVLink may be staged, though its enqueue did not grow.
             seen = counters.signal(transfer.direct_pair, sampler.moved_bytes)
             gated = not isinstance(seen.agrees_with, tuple) or PathKind.NVLINK in seen.agrees_with
         copies = probe.copies_for(cell.size_bytes)
@@ -99,7 +102,7 @@ class Bench:
             cell,
             samples=tuple(sampler.samples),
             discarded=tuple(sampler.discarded),
-            gated=gated,
+            gated=sampler.gated,
             moved_bytes=sampler.moved_bytes,
             integrity=Integrity(sampler.checked_bytes, sampler.mismatch),
             access=access,
@@ -112,7 +115,7 @@ class Bench:
             signals=(
                 counters.signal(transfer.direct_pair, sampler.moved_bytes),
                 evidence.access_signal(access),
-                evidence.enqueue_signal(probe.enqueue_ns, probe.elapsed_ns),
+                evidence.enqueue_signal(probe),
             ),
         )
 

@@ -17,6 +17,7 @@ from pytest_gpuxfer.model.measurement import (
     SignalName,
 )
 from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.transfer.sampling import Probe
 
 # On H200 the counters rose by 0.99999 of the bytes copied, and by nothing when copies were staged;
 # between these bounds lies nothing that a path alone explains.
@@ -99,16 +100,11 @@ def access_signal(access: Sequence[AccessDirection]) -> Signal:
     return Signal(SignalName.ACCESS, _ANY, words)
 
 
-def enqueue_signal(enqueue_ns: float, copy_ns: float) -> Signal:
-    """A staged copy holds its caller until the CPU has moved the bytes; others return at once."""
-    held = held_caller(enqueue_ns, copy_ns)
+def enqueue_signal(probe: Probe) -> Signal:
+    """What the driver stages it enqueues in pieces; what GPUs move by themselves, at once."""
     words = (
-        f"enqueuing held the caller for {units.format_duration(enqueue_ns)}"
-        f" of a copy of {units.format_duration(copy_ns)}"
+        f"enqueuing {units.format_size(probe.size_bytes)} took"
+        f" {units.format_duration(probe.enqueue_ns)}, a short copy"
+        f" {units.format_duration(probe.short_enqueue_ns)}"
     )
-    return Signal(SignalName.ENQUEUE, (PathKind.STAGED,) if held else _ANY, words)
-
-
-def held_caller(enqueue_ns: float, copy_ns: float) -> bool:
-    """Whether an enqueue lasted so long that the copy must have been done in it."""
-    return copy_ns > 0 and enqueue_ns > copy_ns / 2
+    return Signal(SignalName.ENQUEUE, (PathKind.STAGED,) if probe.in_pieces else _ANY, words)

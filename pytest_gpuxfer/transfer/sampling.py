@@ -15,24 +15,37 @@ from pytest_gpuxfer.transfer.arena import Arena
 from pytest_gpuxfer.transfer.methods.base import Transfer
 from pytest_gpuxfer.transfer.waiting import wait_idle
 
-PROBE_BYTES: Final = 16 * MIB
+PROBE_BYTES: Final = (MIB, 64 * MIB)
 FEWEST_SAMPLES: Final = 9  # the fewest whose interval leaves an outlier out at each end
 MOST_SAMPLES: Final = 33
 PRECISION: Final = 0.005  # sample on until half the interval is within this part of the median
-_SAMPLE_NS: Final = 5 * NS_PER_MS  # an interval so long that start-up and clock grain vanish
+_SAMPLE_NS: Final = 10 * NS_PER_MS  # an interval so long that start-up and clock grain vanish
 _MOST_COPIES: Final = 64  # the queue behind a gate is finite; enqueues would block
 _GATE_LIMIT_NS: Final = int(NS_PER_S)
 _WARM_UPS: Final = 2
 _PROBES: Final = 3
+_GROWTH: Final = 3.0  # between one time for any size, and 64 times for 64 times the size
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The first, ungated copy of a cell: how it behaves when enqueued, and about how fast it is."""
+    """The first, ungated copies of a cell: a short and a long one, each several times.
 
+    The least of several enqueue times counts: the first call initializes the driver, and a busy
+    host delays any. Enqueuing a copy that the GPUs carry out by themselves takes the same time for
+    any size (14 to 33 us on H200, whether 16 or 64 MiB); one that the driver stages is enqueued in
+    pieces, and takes the longer the more there is to move (240 to 400 us for 64 MiB).
+    """
+
+    short_enqueue_ns: float
     enqueue_ns: float
     elapsed_ns: float
     size_bytes: int
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether the driver enqueued the long copy piece by piece."""
+        return self.enqueue_ns > _GROWTH * self.short_enqueue_ns
 
     def copies_for(self, size_bytes: int) -> int:
         """How many copies of `size_bytes` make an interval long enough."""
@@ -48,21 +61,22 @@ class Sampler:
         self._cell_id = cell_id
         self._round = 0
         self._last: Pattern | None = None
+        self.gated = False
         self.moved_bytes = 0
         self.checked_bytes = 0
         self.mismatch: Mismatch | None = None
         self.samples: list[Sample] = []
         self.discarded: list[str] = []
 
-    def probe(self, transfer: Transfer) -> Probe:
-        """A few copies with no gate, each checked. Raises HangError, DriverError.
+    def probe(self, short: Transfer, long: Transfer) -> Probe:
+        """Copies with no gate, each checked. Raises HangError, DriverError."""
+        short_enqueue_ns, _ = self._probe_size(short)
+        enqueue_ns, elapsed_ns = self._probe_size(long)
+        return Probe(short_enqueue_ns, enqueue_ns, elapsed_ns, long.size_bytes)
 
-        The least of their enqueue times counts: the first call initializes the driver, and a busy
-        host delays any, but a staged copy holds its caller every time.
-        """
+    def _probe_size(self, transfer: Transfer) -> tuple[float, float]:
         took = [self._probe_once(transfer) for _ in range(_PROBES)]
-        enqueue_ns = min(enqueue for enqueue, _ in took)
-        return Probe(enqueue_ns, min(elapsed for _, elapsed in took), transfer.size_bytes)
+        return min(enqueue for enqueue, _ in took), min(elapsed for _, elapsed in took)
 
     def _probe_once(self, transfer: Transfer) -> tuple[float, float]:
         clock = self._arena.clock
@@ -82,9 +96,10 @@ class Sampler:
         self, transfer: Transfer, copies: int, *, gated: bool, decide_at: float | None
     ) -> None:
         """Samples until the median is precise and clear of `decide_at` (bytes per second)."""
+        self.gated = gated
         self._warm_up(transfer)
         while self.mismatch is None and not self._enough(decide_at):
-            self._sample(transfer, copies, gated=gated)
+            self._sample(transfer, copies)
 
     def _enough(self, decide_at: float | None) -> bool:
         taken = len(self.samples) + len(self.discarded)
@@ -103,10 +118,10 @@ class Sampler:
         self._wait(transfer)
         self.moved_bytes += _WARM_UPS * transfer.size_bytes
 
-    def _sample(self, transfer: Transfer, copies: int, *, gated: bool) -> None:
+    def _sample(self, transfer: Transfer, copies: int) -> None:
         source, pattern = self._load(transfer)
         self._poison(transfer)
-        gate = self._arena.gate(transfer.timed_gpu) if gated else None
+        gate = self._arena.gate(transfer.timed_gpu) if self.gated else None
         if gate is not None:
             stream = self._arena.stream(transfer.timed_gpu)
             self._arena.driver.close_gate(gate, stream, _GATE_LIMIT_NS)
@@ -124,6 +139,7 @@ class Sampler:
         self._check(transfer, pattern)
         if gate is not None and self._arena.driver.gate_expired(gate):
             self.discarded.append("enqueuing outlasted the gate")
+            self.gated = False  # it waits for itself: go on without
         else:
             self.samples.append(Sample(elapsed_ns, moved, copies))
 
