@@ -86,15 +86,14 @@ class CudaDriver:
     # -- calling ---------------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The values that a call returns beside its code. Raises DriverError."""
+        """The value or values that a call returns beside its code. Raises DriverError."""
+        call = function.__name__
         try:
-            result = function(*arguments)
+            code, *values = function(*arguments)
         except RuntimeError as error:  # how bindings say that the driver lacks the symbol
-            raise DriverError(function.__name__, 500, "CUDA_ERROR_NOT_FOUND", str(error)) from None
-        return self._check(result, function.__name__)
-
-    def _check(self, result: tuple[Any, ...], call: str) -> Any:
-        code, *values = result
+            raise DriverError(call, 500, "CUDA_ERROR_NOT_FOUND", str(error)) from None
+        except (ValueError, KeyError) as error:  # and that they do not know its code
+            raise DriverError(call, 999, "CUDA_ERROR_UNKNOWN", f"new code: {error}") from None
         if code != 0:
             words = self._cuda.cuGetErrorString(code)[1] or b""
             raise DriverError(call, int(code), code.name, words.decode())
@@ -243,11 +242,12 @@ class CudaDriver:
         self._undo(stream.context, "stream", int(stream.handle))
 
     def stream_idle(self, stream: Stream) -> bool:
-        with self._current(stream.context.handle):
-            result = self._cuda.cuStreamQuery(stream.handle)
-        if result[0] == _NOT_READY:
-            return False
-        self._check(result, "cuStreamQuery")
+        try:
+            self._call_in(stream.context, self._cuda.cuStreamQuery, stream.handle)
+        except DriverError as error:
+            if error.code == _NOT_READY:
+                return False
+            raise
         return True
 
     def create_event(self, context: Context) -> Event:

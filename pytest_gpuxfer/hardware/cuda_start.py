@@ -30,6 +30,12 @@ def start(bindings: Any, bindings_version: str) -> bool:
             return bool(code == 0)
     except RuntimeError as error:  # how bindings say that a library or a symbol is missing
         raise _missing(bindings_version, str(error)) from None
+    except (ValueError, KeyError) as error:  # and that they do not know its code
+        raise HardwareError(
+            f"cuInit failed with a code that cuda-bindings {bindings_version} does not know:"
+            f" {error}",
+            "install newer cuda-bindings, or see what nvidia-smi and dmesg say",
+        ) from None
     raise _refused(code)
 
 

@@ -53,6 +53,7 @@ def test_no_bindings(without_libraries: Run) -> None:
         (802, "CUDA_ERROR_SYSTEM_NOT_READY (802)", "nvidia-fabricmanager", True),
         (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot", False),
         (999, "CUDA_ERROR_UNKNOWN (999)", "dmesg", False),
+        (9999, "9999", "newer cuda-bindings", False),
     ],
 )
 def test_what_cuinit_refuses(
@@ -152,7 +153,12 @@ def test_a_call_that_the_driver_lacks_is_an_error_of_that_call(under_cuda: Run) 
 
 @pytest.mark.parametrize(
     ("code", "output"),
-    [("0", "True"), ("600", "False"), ("700", "cuStreamQuery|700|CUDA_ERROR_ILLEGAL_ADDRESS|")],
+    [
+        ("0", "True"),
+        ("600", "False"),
+        ("700", "cuStreamQuery|700|CUDA_ERROR_ILLEGAL_ADDRESS|"),
+        ("9999", "cuStreamQuery|999|CUDA_ERROR_UNKNOWN|"),
+    ],
 )
 def test_whether_a_stream_is_idle(under_cuda: Run, code: str, output: str) -> None:
     call = "print(driver.stream_idle(driver.create_stream(a)))"

@@ -9,6 +9,8 @@ import pytest
 from pytest_gpuxfer.hardware.cuda import open_driver
 from pytest_gpuxfer.hardware.driver import Comparison, Context, Driver, Fill, Memory, Stream
 from pytest_gpuxfer.hardware.nvml import open_telemetry
+from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
+from pytest_gpuxfer.model.measurement import Access
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, POISON_WORD, WORD_BYTES, Pattern
 from pytest_gpuxfer.model.unknown import Unknown
 
@@ -206,3 +208,56 @@ def test_a_call_leaves_the_current_context_alone(driver: Driver, context: Contex
     before = int(cuda.cuCtxGetCurrent()[1])
     driver.free_memory_bytes(context)
     assert int(cuda.cuCtxGetCurrent()[1]) == before
+
+
+@pytest.fixture
+def pair(driver: Driver) -> Iterator[tuple[Context, Context]]:
+    if len(driver.devices()) < 2 or not driver.can_access_peer(0, 1):
+        pytest.skip("no two GPUs that can use each other's memory")
+    contexts = driver.retain_context(0), driver.retain_context(1)
+    yield contexts
+    for context in contexts:
+        driver.release_context(context)
+
+
+def test_peer_access_carries_stores_and_copies(
+    driver: Driver, pair: tuple[Context, Context], stream: Stream, device: Memory, wait: Wait
+) -> None:
+    """A kernel of GPU 0 stores into GPU 1, which holds what it got against the pattern."""
+    here, there = pair
+    assert driver.enable_peer_access(here, there) is Access.ENABLED
+    assert driver.enable_peer_access(here, there) is Access.ALREADY_ENABLED
+    remote = driver.allocate_device(there, SIZE_BYTES)
+    driver.fill(Fill(remote, PATTERN), stream)
+    wait()
+    assert driver.compare(remote, PATTERN) == Comparison(0)
+
+    driver.fill(Fill(device, Pattern(1)), stream)
+    driver.copy_peer(remote, device, stream)
+    wait()
+    assert driver.compare(remote, Pattern(1)) == Comparison(0)
+    driver.free_device(there, remote)
+    driver.disable_peer_access(here, there)
+
+
+def test_nvlink_counters_tell_what_a_peer_copy_moved(
+    driver: Driver, pair: tuple[Context, Context], stream: Stream, device: Memory, wait: Wait
+) -> None:
+    telemetry, devices = open_telemetry(), driver.devices()
+    if not telemetry.nvlinks(devices[0].uuid):
+        pytest.skip("these GPUs have no NVLink")
+    here, there = pair
+    driver.enable_peer_access(here, there)
+    remote = driver.allocate_device(there, SIZE_BYTES)
+    before = [telemetry.nvlink_bytes(gpu.uuid) for gpu in devices[:2]]
+    driver.copy_peer(remote, device, stream)
+    wait()
+    after = [telemetry.nvlink_bytes(gpu.uuid) for gpu in devices[:2]]
+    readings = [reading for reading in (*before, *after) if isinstance(reading, NvlinkBytes)]
+    assert len(readings) == 4, (before, after)
+    sent = readings[2].sent_bytes - readings[0].sent_bytes
+    received = readings[3].received_bytes - readings[1].received_bytes
+    assert sent == pytest.approx(SIZE_BYTES, rel=0.01)
+    assert received == pytest.approx(SIZE_BYTES, rel=0.01)
+    driver.free_device(there, remote)
+    driver.disable_peer_access(here, there)
