@@ -7,7 +7,6 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,18 +50,23 @@ class Opened:
 
 def open_run(settings: Settings) -> Run:
     """Open the machine, read the profile and hold one against the other. Raises OperatorError."""
-    from pytest_gpuxfer.profiles import ProfileError, load
+    from pytest_gpuxfer.profiles import ProfileError, choose, load
 
     try:
         named = settings.hardware not in (None, AUTO)
         profile = load(settings.hardware) if named and settings.hardware else None
         opened = _open_machine(settings)
-        profile = _fit(settings, profile, opened.machine)
+        chosen = None
+        if settings.hardware == AUTO and opened.machine is not None:
+            choice = choose(opened.machine)
+            profile, chosen = choice.profile, choice.words
+        if profile is not None:
+            profile = _fit(settings, profile, opened.machine)
     except ProfileError as error:
         raise OperatorError(str(error)) from None
     if settings.out is not None:
         _check_writable(settings.out)
-    return Run(opened, profile, settings.out)
+    return Run(opened, profile, chosen, settings.out)
 
 
 def _open_machine(settings: Settings) -> Opened:
@@ -84,20 +88,24 @@ def _open_machine(settings: Settings) -> Opened:
         return Opened(None, None, Failure(kind, str(error)))
 
 
-def _fit(settings: Settings, profile: Profile | None, machine: Machine | None) -> Profile | None:
-    """The profile for this machine, found by `auto` if need be, and cut to the part declared."""
-    from pytest_gpuxfer import profiles
+def _fit(settings: Settings, profile: Profile, machine: Machine | None) -> Profile:
+    """The profile, cut to the part declared.
 
-    if settings.hardware == AUTO and machine is not None:
-        profile = profiles.choose(machine).profile
-    if profile is None:
-        return None
+    Raises ProfileError if it is for another machine, OperatorError if more is there than declared.
+    """
+    from pytest_gpuxfer.profiles import check_match, declare_partial
+
     visible = len(machine.gpus) if machine else 0
     gpus = visible if settings.gpus == VISIBLE else settings.gpus
+    if isinstance(settings.gpus, int) and visible > settings.gpus:
+        raise OperatorError(
+            f"--gpuxfer-gpus={settings.gpus}, but this process sees {visible} GPUs; hide the"
+            " others (CUDA_VISIBLE_DEVICES) or say --gpuxfer-gpus=visible"
+        )
     if gpus:  # with nothing visible, what is missing is the whole machine
-        profile = profiles.declare_partial(profile, int(gpus))
+        profile = declare_partial(profile, int(gpus))
     if machine is not None:
-        profiles.check_match(profile, machine)
+        check_match(profile, machine)
     return profile
 
 
@@ -117,9 +125,11 @@ def _check_writable(folder: Path) -> None:
 class Run:
     """Measurements and verdicts by cell id, each made once; the record is written as they come."""
 
-    def __init__(self, opened: Opened, profile: Profile | None, out: Path | None) -> None:
+    def __init__(
+        self, opened: Opened, profile: Profile | None, chosen: str | None, out: Path | None
+    ) -> None:
         self.hardware, self.machine, self.failure = opened.hardware, opened.machine, opened.failure
-        self.profile = profile
+        self.profile, self._chosen = profile, chosen
         self.selected: set[str] = set()  # cell ids that the verdict on the run rests on
         self.lines: dict[str, CellLine] = {}
         self.end: End | None = None
@@ -144,7 +154,7 @@ class Run:
     def host(self) -> str:
         return self.machine.host.hostname if self.machine else platform.node() or "unknown-host"
 
-    @cached_property
+    @property
     def header(self) -> Header:
         return Header(
             schema=SCHEMA,
@@ -154,6 +164,7 @@ class Run:
             machine=self.machine,
             failure=self.failure,
             profile=self.profile,
+            chosen=self._chosen,
             expected=tuple(wanted.cell.id for wanted in self.plan),
             selected=len(self.selected),
             simulated=self.machine.simulated if self.machine else None,

@@ -208,13 +208,19 @@ class GpuxferSession:
         status = session.exitstatus
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             return status
-        if session.testsfailed > self._undecided:
+        run, red = self._run, self._red_outcomes()
+        # The verdicts count too: a test that was marked xfail does not make a machine green.
+        if session.testsfailed > self._undecided or any(not found.undecided for found in red):
             return pytest.ExitCode.TESTS_FAILED
-        run = self._run
         idle = self.settings.hardware is not None and run is not None and not run.measured_any
-        if self._undecided or idle or (run is not None and run.unjudged):
+        if self._undecided or red or idle or (run is not None and run.unjudged):
             return UNDECIDED_STATUS
         return status
+
+    def _red_outcomes(self) -> set[Outcome]:
+        lines = self._run.lines.values() if self._run else ()
+        outcomes = {line.verdict.outcome for line in lines if line.selected}
+        return {outcome for outcome in outcomes if outcome.red}
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         run = self._run

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 AUTO: Final = "auto"
 VISIBLE: Final = "visible"
 _POLICIES: Final = ("pass", "fail")
 # Runs that print something and end, and runs that collect without judging.
 _PRINTING: Final = ("help", "version", "markers")
-_NOT_JUDGING: Final = (
-    "collectonly", "showfixtures", "show_fixtures_per_test", "setuponly", "setupplan",
-)  # fmt: skip
+_NOT_JUDGING: Final = ("collectonly", "showfixtures", "show_fixtures_per_test", "setupplan")
 
 
 class SettingsError(Exception):

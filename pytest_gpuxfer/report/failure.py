@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_gpuxfer.model import units
+from pytest_gpuxfer.model.cell import parse_check
 from pytest_gpuxfer.model.diagnosis import Cause, diagnose
 from pytest_gpuxfer.model.evidence import conclude
 from pytest_gpuxfer.model.expectation import Bound, Limit, Source
-from pytest_gpuxfer.model.measurement import Measurement
+from pytest_gpuxfer.model.measurement import Measurement, SignalName
 from pytest_gpuxfer.model.statistics import Summary
 from pytest_gpuxfer.model.verdict import Reason
 from pytest_gpuxfer.report.records import CellLine
 
 WIDTH: Final = 100
-_LABEL: Final = 10
+_LABEL: Final = 12
 _MOST_CAUSES: Final = 3
 
 
@@ -94,13 +95,12 @@ def _describe_limit(limit: Limit, line: CellLine) -> Iterator[tuple[str, str]]:
 
 
 def _describe_bound(bound: Bound, line: CellLine, *, is_duration: bool) -> str:
-    known = {check: rate for check, rate in line.baselines.items() if check == str(bound.of_check)}
-    value = bound.value * known[str(bound.of_check)] if known else bound.value
-    if bound.of_check is not None and not known:
+    value = bound.resolve({parse_check(name): rate for name, rate in line.baselines.items()})
+    if value is None:
         return f"{bound.text}, {bound.location}"
     figure = units.format_duration(value) if is_duration else units.format_rate(value)
-    written = "" if bound.text == figure else f" ({bound.text})"
-    return f"{figure}{written}, {bound.location}"
+    is_relative = bound.of_check is not None or " of " in bound.text
+    return f"{figure}{f' ({bound.text})' if is_relative else ''}, {bound.location}"
 
 
 def _describe_source(source: Source) -> str:
@@ -114,9 +114,10 @@ def _describe_path(measurement: Measurement, line: CellLine) -> Iterator[tuple[s
         asked = f"; the profile asks for {line.expectation.path}" if line.expectation.path else ""
         yield "path", f"{conclude(measurement.signals)}{asked}"
     for signal in measurement.signals:
-        yield f"- {signal.name}", f" {signal.words}" if len(signal.name) > 7 else signal.words
-    for side in measurement.access:
-        yield "access", str(side)
+        yield str(signal.name), signal.words
+    if not any(signal.name is SignalName.ACCESS for signal in measurement.signals):
+        for side in measurement.access:
+            yield "access", str(side)
 
 
 def _describe_cause(cause: Cause, label: str) -> Iterator[tuple[str, str]]:

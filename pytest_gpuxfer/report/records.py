@@ -38,6 +38,7 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
     machine: Machine | None  # None: it could not be opened, `failure` says why
     failure: Failure | None
     profile: Profile | None  # None: none was named, or `auto` found no machine to choose by
+    chosen: str | None  # why `auto` took this profile
     expected: tuple[str, ...]  # cell ids of the plan
     selected: int
     simulated: str | None = None

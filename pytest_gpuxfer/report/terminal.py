@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -12,7 +13,7 @@ from pytest_gpuxfer.model.machine import Gpu, Machine
 from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.model.verdict import Outcome, Reason
-from pytest_gpuxfer.report.failure import failure_lines, headline, rates_of
+from pytest_gpuxfer.report.failure import WIDTH, failure_lines, headline, rates_of
 from pytest_gpuxfer.report.records import CellLine, Header, Record, count_outcomes
 
 FULL_BLOCKS: Final = 10  # red cells told at length; the others get one line each
@@ -33,6 +34,8 @@ def header_lines(header: Header) -> list[str]:
     elif header.failure is not None:
         lines.append(f"host {header.host}: {header.failure.kind}: {header.failure.message}")
     profile = header.profile
+    if header.chosen is not None:
+        lines.append(f"auto: {header.chosen}")
     if profile is not None:
         lines.append(f"profile {profile.name}: {profile.title} ({profile.file})")
         if profile.partial:
@@ -118,14 +121,17 @@ def _by_check_and_size(cells: Sequence[CellLine], *, pairs: bool) -> dict[str, l
     return groups
 
 
-def _pair_checks(record: Record) -> Iterator[str]:
+def _pair_checks(record: Record) -> list[str]:
     """A matrix for each check; what goes by way of the host and passes everywhere is one line."""
+    lines: list[str] = []
+    matrices: list[str] = []
     for title, group in _by_check_and_size(record.cells, pairs=True).items():
         by_host = all(line.expectation.path in _BY_HOST for line in group)
         if by_host and all(line.verdict.outcome is Outcome.PASS for line in group):
-            yield _describe_range(title, group)
+            lines.append(_describe_range(title, group))
         else:
-            yield from _matrix(title, group)
+            matrices += _matrix(title, group)
+    return lines + matrices
 
 
 def _describe_range(title: str, group: Sequence[CellLine]) -> str:
@@ -196,15 +202,21 @@ def _not_checked(record: Record) -> Iterator[str]:
     yield "Not checked:"
     for words, cells in where.items():
         rest = f" and {len(cells) - 1} more cells" if len(cells) > 1 else ""
-        yield f"  {words} [{cells[0]}{rest}]"
+        yield from _item(f"{words} [{cells[0]}{rest}]")
     provisional = {
         str(limit.location)
         for line in record.cells
         if (limit := line.expectation.limit) and limit.source and limit.source.provisional
     }
     if provisional:
-        yield f"  provisional limits, not yet confirmed: {', '.join(sorted(provisional))}"
-    yield f"  {_OUT_OF_SCOPE}"
+        yield from _item(f"provisional limits, not yet confirmed: {', '.join(sorted(provisional))}")
+    yield from _item(_OUT_OF_SCOPE)
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
 
 
 def _partial(record: Record) -> Iterator[str]:

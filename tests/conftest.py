@@ -1,0 +1,5 @@
+"""Pytest's own tester for everyone below."""
+
+from __future__ import annotations
+
+pytest_plugins = ("pytester",)

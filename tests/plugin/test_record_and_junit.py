@@ -1,0 +1,92 @@
+"""What a run leaves behind: the record, valid and judged again; JUnit, parsed."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pytest_gpuxfer.report.records import SCHEMA_FILE, read
+from tests.plugin.conftest import PAIR, Run
+
+Find = Callable[[], Path]
+
+
+def test_record_is_valid_and_judged_again_says_the_same(suites: Run, record_file: Find) -> None:
+    fault = "--gpuxfer-fault=staged-despite-access:gpu0-gpu1"
+    suites(fault, "-k", f"{PAIR} or machine.nvlink or machine.pcie", "--gpuxfer-out=out")
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    for line in record_file().read_text(encoding="utf-8").splitlines():
+        validator.validate(json.loads(line))
+    record = read(record_file())
+    assert record.broken is None
+    assert len(record.cells) == 25
+    assert {line.verdict.outcome for line in record.cells} == {"pass", "fail"}
+    for line in record.cells:
+        assert line.judge_again() == line.verdict, line.cell
+
+
+def test_record_says_what_was_expected_selected_and_judged(suites: Run, record_file: Find) -> None:
+    suites("-k", PAIR, "--gpuxfer-fault=link-down:gpu5/link1", "--gpuxfer-out=out")
+    record = read(record_file())
+    header, end = record.header, record.end
+    assert header.simulated == "dgx-a100"
+    assert header.faults == ("link-down:gpu5/link1",)
+    assert len(header.expected) == 593
+    assert header.selected == 9
+    assert header.profile is not None
+    assert all(limit.location.line > 0 for limit in header.profile.limits)
+    assert end is not None
+    assert (end.exit_status, end.expected, end.selected, end.judged) == (0, 593, 9, 9)
+    assert end.counts == {"pass": 9}
+
+
+def test_a_cell_pulls_what_its_limit_rests_on(
+    suites: Run, record_file: Find, pytester: pytest.Pytester
+) -> None:
+    pytester.path.joinpath("site.yaml").write_text(
+        "schema: 1\nname: site\ntitle: One of ours\nextends: a100-nvlink\n"
+        "limits:\n"
+        "  - check: peer_copy\n    floor: 3x host_relay\n    sizes: 64 MiB to 1 GiB\n"
+        "    source: {kind: derived, where: what peer access is for}\n"
+    )
+    chosen = ("-k", "peer_copy.write/gpu0-gpu1", "--gpuxfer-out=out")
+    result = suites(*chosen, profile="./site.yaml")
+    assert result.ret == 0
+    record = read(record_file())
+    assert {line.cell: line.selected for line in record.cells} == {
+        "peer_copy.write/gpu0-gpu1/512MiB": True,
+        "host_relay/gpu0-gpu1/128MiB": False,
+    }
+    (line,) = (line for line in record.cells if line.selected)
+    assert line.baselines.keys() == {"host_relay"}
+    assert line.judge_again() == line.verdict
+
+
+def test_junit_names_cells_and_tells_errors_from_failures(
+    suites: Run, pytester: pytest.Pytester
+) -> None:
+    fault = "--gpuxfer-fault=staged-despite-access:gpu0-gpu1"
+    suites(
+        fault, "-k", "gpu0-gpu1/512MiB and write", "--junitxml=j.xml", "-o", "junit_family=xunit2"
+    )
+    cases = {case.get("name"): case for case in ET.parse(pytester.path / "j.xml").iter("testcase")}
+    case = cases["peer_copy.write/gpu0-gpu1/512MiB"]
+    assert case.get("classname") == "gpuxfer-SIMULATED.a100-nvlink.dgx-a100.peer_copy"
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "the bytes took staged, the profile asks for nvlink"
+    assert "a100-nvlink.yaml:" in (failure.text or "")
+    found = {p.get("name"): p.get("value") or "" for p in case.iter("property")}
+    assert found["verdict"] == "fail"
+    assert found["reason"] == "other-path"
+    assert found["path"] == "staged"
+    assert found["floor_gb_per_s"] == "240.000"
+    assert 19 < float(found["rate_gb_per_s"]) < 21
+    assert found["SIMULATED"] == "dgx-a100 staged-despite-access:gpu0-gpu1"
+    assert found["gpu1"].startswith("GPU-")

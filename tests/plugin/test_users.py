@@ -1,0 +1,194 @@
+"""Other people's tests, with no import of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+SIMULATED = ("--gpuxfer-sim=dgx-a100",)
+JUDGED = (*SIMULATED, "--gpuxfer-hw=a100-nvlink")
+
+RING = """
+def test_ring(gpu_pair, transfer, thresholds):
+    thresholds.require(transfer.peer_copy(gpu_pair, size="512 MiB"))
+"""
+
+
+def test_ring_is_judged_pair_by_pair(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(RING)
+    result = pytester.runpytest_inprocess(*JUDGED, "-v", "-k", "gpu0-gpu1 or gpu1-gpu0")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*::test_ring[[]gpu0-gpu1] PASSED*", "SIMULATED 2 pass*"])
+
+
+def test_ring_fails_with_the_words_of_the_suites(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(RING)
+    fault = "--gpuxfer-fault=staged-despite-access:gpu0-gpu1"
+    result = pytester.runpytest_inprocess(*JUDGED, fault, "-k", "gpu0-gpu1")
+    assert result.ret == 1
+    result.assert_outcomes(failed=1, deselected=55)
+    result.stdout.fnmatch_lines(
+        ["FAIL peer_copy.write/gpu0-gpu1/512MiB: the bytes took staged*", "*next*"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_size_without_a_limit_names_those_that_have_one(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(RING.replace("512 MiB", "1 MiB"))
+    result = pytester.runpytest_inprocess(*JUDGED, "-k", "gpu0-gpu1")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "profile a100-nvlink has no limit for peer_copy.write at 1 MiB;"
+            " it has for: 64 MiB to 1 GiB"
+        ]
+    )
+
+
+def test_thresholds_without_a_profile_say_so(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(RING)
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0-gpu1")
+    assert result.ret == 6
+    result.stdout.fnmatch_lines(["thresholds needs a hardware profile: run pytest --gpuxfer-hw=*"])
+
+
+def test_everything_but_thresholds_works_without_a_profile(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_copies(gpu_pair, transfer, topology):
+            assert len(topology.gpus) == 8
+            for measure in (transfer.peer_copy, transfer.unified_copy, transfer.host_relay):
+                assert measure(gpu_pair, size="64 MiB").rates().median > 10e9
+            read = transfer.peer_copy(gpu_pair, size="64 MiB", initiator="read")
+            assert read.integrity.mismatch is None
+
+        def test_host(gpu, transfer):
+            assert transfer.host_to_device(gpu, size="64 MiB").rates().median > 20e9
+            assert transfer.device_to_host(gpu, size="64 MiB").rates().median > 20e9
+        """
+    )
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0-gpu1 or (test_host and gpu3)")
+    assert result.ret == 0
+    result.assert_outcomes(passed=2, deselected=62)
+
+
+def test_size_that_is_none_is_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(gpu, transfer): transfer.host_to_device(gpu, size='512')")
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["'512' is no size: the unit is missing*"])
+
+
+def test_buffers_have_their_size_and_gpu_and_are_freed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_default(gpu, device_buffer, pinned_buffer):
+            assert device_buffer.size_bytes == pinned_buffer.size_bytes == 64 * 2**20
+            assert device_buffer.gpu == gpu.index
+
+        @pytest.mark.parametrize(
+            ("device_buffer", "pinned_buffer"), [("2 MiB", "1 MiB")], indirect=True
+        )
+        def test_sized(device_buffer, pinned_buffer):
+            assert (device_buffer.size_bytes, pinned_buffer.size_bytes) == (2**21, 2**20)
+            with pytest.raises(TypeError, match="simulated"):
+                device_buffer.__cuda_array_interface__
+            global kept
+            kept = device_buffer
+
+        def test_freed():
+            with pytest.raises(ValueError, match="closed"):
+                kept.size_bytes
+
+        @pytest.mark.parametrize("device_buffer", ["900 GiB"], indirect=True)
+        def test_too_large(device_buffer): ...
+        """
+    )
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu2 or not default")
+    result.assert_outcomes(passed=3, errors=1, deselected=7)
+    result.stdout.fnmatch_lines(["gpu0 has * GiB free, 900.00 GiB are needed*"])
+
+
+def test_peer_access_is_put_back(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_on(gpu_pair, peer_access):
+            assert not any(side.answer.on for side in peer_access.state(*gpu_pair))
+            assert all(side.answer.on for side in peer_access.enable(*gpu_pair))
+
+        def test_off_again(gpu_pair, peer_access):
+            assert not any(side.answer.on for side in peer_access.state(*gpu_pair))
+        """
+    )
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0-gpu1")
+    result.assert_outcomes(passed=2, deselected=110)
+
+
+def test_a_project_keeps_its_own_fixtures_and_parameters(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def gpu():
+            return "mine"
+
+        @pytest.fixture
+        def cell():
+            return "mine too"
+
+        def test_own_fixture(gpu, cell):
+            assert (gpu, cell) == ("mine", "mine too")
+
+        @pytest.mark.parametrize("gpu_pair", ["my pair"])
+        def test_own_parameter(gpu_pair):
+            assert gpu_pair == "my pair"
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    assert result.ret == 0
+    result.assert_outcomes(passed=2)
+
+
+def test_ordinary_failures_keep_status_1(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(RING + "\ndef test_other(): assert 1 + 1 == 3")
+    result = pytester.runpytest_inprocess(*JUDGED, "-k", "gpu0-gpu1 or other")
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, failed=1, deselected=55)
+
+
+def test_profile_named_and_nothing_judged_is_not_green(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_other(): ...")
+    result = pytester.runpytest_inprocess(*JUDGED)
+    assert result.ret == 6
+    result.stdout.fnmatch_lines(["SIMULATED nothing was judged; exit status 6"])
+
+
+@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["plain", "xdist"])
+def test_a_run_that_uses_none_of_ours_pays_nothing(
+    pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing_heavy():
+            heavy = {"cuda", "pynvml", "yaml", "numpy", "msgspec"}
+            assert not heavy & {name.split(".")[0] for name in sys.modules}
+            ours = {name for name in sys.modules if name.startswith("pytest_gpuxfer.")}
+            assert ours == {
+                "pytest_gpuxfer.plugin", "pytest_gpuxfer.settings", "pytest_gpuxfer.fixtures"
+            }
+        """
+    )
+    result = pytester.runpytest_subprocess(*options)
+    assert result.ret == 0
+    result.assert_outcomes(passed=1)
+
+
+def test_measuring_under_xdist_is_refused_by_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(gpu, transfer): transfer.host_to_device(gpu, size='1 MiB')")
+    result = pytester.runpytest_subprocess("-n1", *SIMULATED)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: pytest-xdist's -n would measure several*"])
