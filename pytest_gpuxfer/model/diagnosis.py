@@ -160,7 +160,7 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.why(Reason.LINKS_SHORT),
+        lambda it: it.why(Reason.LINKS_SHORT) and not it.links_down,
         Cause("NVLink is not what the profile declares", "check the profile against the product"),
     ),
     (
