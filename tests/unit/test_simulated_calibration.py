@@ -120,6 +120,7 @@ def test_counters_rise_by_what_was_copied_at_sender_and_receiver() -> None:
     assert rise / 1024 == pytest.approx(kib, rel=1e-5)
     assert after[0].received_bytes == before[0].received_bytes
     assert after[1].sent_bytes == before[1].sent_bytes
+    assert all(item.sent_bytes % 1024 == 0 for item in (*before, *after))
 
 
 @pytest.mark.parametrize(("issuer", "rate"), [(0, 275), (1, 274)])

@@ -214,6 +214,16 @@ def test_a_kernel_needs_its_own_access_and_its_fault_sticks(rig: Rig) -> None:
     assert rig.driver.compare(memory, PATTERN).wrong_words == SIZE // 8
 
 
+def test_nothing_behind_a_fault_is_done_any_more(rig: Rig) -> None:
+    source, destination, foreign = filled(rig, 0), rig.host(SIZE), rig.device(1, SIZE)
+    gate = rig.driver.create_gate(rig.context(0))
+    rig.driver.close_gate(gate, rig.stream(0), SECOND_NS)
+    rig.driver.fill(Fill(foreign, PATTERN), rig.stream(0))
+    rig.driver.copy(destination, source, rig.stream(0))
+    rig.clock.sleep_ns(2 * SECOND_NS)
+    assert rig.driver.compare(destination, PATTERN).wrong_words == SIZE // 8
+
+
 def test_a_kernel_with_access_stores_to_its_peer_over_nvlink(rig: Rig) -> None:
     rig.enable(0, 1)
     memory, sent = rig.device(1, SIZE), sent_bytes(rig, 0)

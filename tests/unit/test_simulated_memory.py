@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuxfer.hardware.driver import Comparison
@@ -14,6 +14,7 @@ from pytest_gpuxfer.hardware.simulated.memory import (
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, Pattern, mix
 
 WORDS = 24
+PATTERN = Pattern(PERIOD_WORDS - 3)
 # Windows that overlap each other and the end of the period, and words that occur in them.
 CONTENTS = st.one_of(
     st.integers(-4, 4).map(Pattern),
@@ -38,6 +39,7 @@ def naive_comparison(words: list[int], pattern: Pattern) -> Comparison:
     return Comparison(len(wrong), first * 8, wrong[-1] * 8, pattern.word(first), words[first])
 
 
+@settings(deadline=None)  # other work on the machine is no failure
 @given(
     st.lists(st.tuples(st.one_of(FILLS, COPIES), SIDES), max_size=12),
     SPANS,
@@ -65,12 +67,36 @@ def test_intervals_hold_what_a_list_of_words_would(
         assert words.compare(low, high - low, pattern) == naive_comparison(naive[low:high], pattern)
 
 
+@settings(deadline=None)  # other work on the machine is no failure
 @given(st.integers(0, PERIOD_WORDS - 1), st.integers(0, 3 * PERIOD_WORDS))
 def test_a_constant_agrees_with_a_pattern_once_a_period(offset: int, index: int) -> None:
     words = 3 * PERIOD_WORDS
     memory = WordMap(words)
     memory.fill(0, words, Pattern(offset).word(index))
     assert memory.compare(0, words, Pattern(offset)).wrong_words == words - 3
+
+
+@settings(deadline=None)  # other work on the machine is no failure
+@given(CONTENTS, SPANS, st.integers(-4, 4).map(Pattern))
+def test_one_constant_against_a_pattern(
+    content: Content, span: tuple[int, int], pattern: Pattern
+) -> None:
+    memory, (low, high) = WordMap(WORDS), span
+    memory.fill(0, WORDS, content)
+    naive = [word(content, index) for index in range(low, high)]
+    assert memory.compare(low, high - low, pattern) == naive_comparison(naive, pattern)
+
+
+@pytest.mark.parametrize("right", [0, 1, 7])
+def test_the_one_right_word_of_a_constant_is_left_out_at_either_end(right: int) -> None:
+    memory = WordMap(8)
+    memory.fill(0, 8, PATTERN.word(right))
+    found = memory.compare(0, 8, PATTERN)
+    assert (found.wrong_words, found.first_offset_bytes, found.last_offset_bytes) == (
+        7,
+        8 if right == 0 else 0,
+        48 if right == 7 else 56,
+    )
 
 
 def test_copies_of_pieces_merge_to_one_interval() -> None:

@@ -30,8 +30,7 @@ from pytest_gpuxfer.model.units import KIB, NS_PER_S
 
 _CALL_NS: Final = 2_000.0
 _COMPARE_STARTUP_NS: Final = 20_000.0
-_Handle = TypeVar("_Handle")
-_UNBLOCKED_BYTES: Final = 64 * KIB  # smaller staged copies leave the caller at once
+_UNBLOCKED_BYTES: Final = 64 * KIB  # staged copies up to here leave the caller at once
 
 _ERRORS: Final = {
     1: "CUDA_ERROR_INVALID_VALUE",
@@ -43,6 +42,9 @@ _ERRORS: Final = {
     700: "CUDA_ERROR_ILLEGAL_ADDRESS",
     705: "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
 }
+
+
+_Handle = TypeVar("_Handle")
 
 
 def _fail(call: str, code: int, explanation: str = "") -> NoReturn:
@@ -58,7 +60,7 @@ class _ContextState:
     """A primary context; `fault` is the code that every call of it answers from then on."""
 
     ordinal: int
-    retains: int = 1
+    retains: int = 0
     peers: set[int] = field(default_factory=set)
     memories: set[Memory] = field(default_factory=set)
     fault: int | None = None
@@ -105,7 +107,7 @@ class SimulatedDriver:
         self._check_device("cuDevicePrimaryCtxRetain", ordinal)
         state = self._contexts.get(ordinal)
         if state is None:
-            state = self._contexts[ordinal] = _ContextState(ordinal, retains=0)
+            state = self._contexts[ordinal] = _ContextState(ordinal)
             self._live.add(state)
         state.retains += 1
         return Context(ordinal, state)
@@ -257,14 +259,14 @@ class SimulatedDriver:
         words.fill(start, memory.size_bytes // WORD_BYTES, content)
 
     def compare(self, memory: Memory, content: Pattern) -> Comparison:
-        duration_ns = memory.size_bytes / HOST_RATE_BYTES_PER_S * NS_PER_S
+        call, duration_ns = "memcmp", memory.size_bytes / HOST_RATE_BYTES_PER_S * NS_PER_S
         if memory.ordinal is not None:
-            owner = self._contexts.get(memory.ordinal)
-            self._enter("cuLaunchKernel", Context(memory.ordinal, owner))
+            call, owner = "cuLaunchKernel", self._contexts.get(memory.ordinal)
+            self._enter(call, Context(memory.ordinal, owner))
             local = self._node.wiring.fill(memory.ordinal, memory.ordinal)
             duration_ns = _COMPARE_STARTUP_NS + local.duration_ns(memory.size_bytes)
         self._node.spend(duration_ns)
-        words, start = self._locate("cuLaunchKernel", memory)
+        words, start = self._locate(call, memory)
         return words.compare(start, memory.size_bytes // WORD_BYTES, content)
 
     def host_view(self, memory: Memory) -> memoryview:

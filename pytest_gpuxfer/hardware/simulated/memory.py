@@ -19,7 +19,7 @@ Content = Pattern | int
 
 
 def _index_of(word: int) -> int:
-    """The index that `mix` maps to `word`: its steps undone, in reverse."""
+    """The index that `mix` maps to `word`: the same steps undone, last one first."""
     word ^= word >> 31 ^ word >> 62
     word = word * pow(0x94D049BB133111EB, -1, 2**64) & _MASK
     word ^= word >> 27 ^ word >> 54
@@ -119,8 +119,9 @@ def _wrong(low: int, high: int, content: Content, expected: Pattern) -> tuple[in
     right = len(range(first_right, high, PERIOD_WORDS))
     if right == high - low:
         return None
-    first = low + (first_right == low)
-    last = high - 1 - ((high - 1 - first_right) % PERIOD_WORDS == 0 and right > 0)
+    last_right = first_right + (right - 1) * PERIOD_WORDS
+    first = low + 1 if first_right == low else low
+    last = high - 2 if last_right == high - 1 else high - 1
     return high - low - right, first, last
 
 

@@ -17,19 +17,19 @@ _PCIE_SPREAD: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way for bytes. `links_up` is the share of the NVLinks that carry them."""
+    """A way for bytes. `share` is how much of the timing's rate its links can still carry."""
 
     timing: Timing
     gpus: tuple[int, ...]
     lanes: tuple[Lane, ...] = ()
     spread: float = _PCIE_SPREAD
-    links_up: float = 1.0
+    share: float = 1.0
     nvlink: tuple[int, int] | None = None  # sender and receiver, whose counters see it
     staged: bool = False
     flips_bits: bool = False
 
     def duration_ns(self, size_bytes: int) -> float:
-        missing = size_bytes / self.timing.rate * NS_PER_S * (1 / self.links_up - 1)
+        missing = size_bytes / self.timing.rate * NS_PER_S * (1 / self.share - 1)
         return self.timing.duration_ns(size_bytes) + missing
 
 
@@ -83,8 +83,8 @@ class Wiring:
 
     def _over_nvlink(self, timing: Timing, pair: tuple[int, int], flips: bool) -> Route:
         lanes = (("nvlink out", pair[0]), ("nvlink in", pair[1]))
-        up = self._links_up(*pair) / self._machine.nvlink.links
-        return Route(timing, pair, lanes, _NVLINK_SPREAD, up, nvlink=pair, flips_bits=flips)
+        share = self._links_up(*pair) / self._machine.nvlink.links
+        return Route(timing, pair, lanes, _NVLINK_SPREAD, share, nvlink=pair, flips_bits=flips)
 
     def _links_up(self, gpu: int, peer: int) -> int:
         """Links to a switch reach everyone: the side with fewer of them counts."""
