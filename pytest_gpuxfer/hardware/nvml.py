@@ -261,9 +261,10 @@ class NvmlTelemetry:
         if isinstance(processes, Unknown):
             return processes
         pids = {process.pid for process in processes}
-        if pids and os.getpid() not in pids:
-            return Unknown("this process is not among NVML's: it counts in another PID namespace")
-        return len(pids - {os.getpid()})
+        if os.getpid() not in pids:
+            # It is asked while we hold a context: NVML counts in another PID namespace, or not.
+            return Unknown("NVML does not list this process, so it may not list others")
+        return len(pids) - 1
 
 
 def _pci_address(info: Any) -> str:
