@@ -21,8 +21,8 @@ def test_record_is_valid_and_judged_again_says_the_same(suites: Run, record_file
     suites(fault, "-k", f"{PAIR} or machine.nvlink or machine.pcie", "--gpuxfer-out=out")
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     validator = jsonschema.Draft202012Validator(schema)
-    for line in record_file().read_text(encoding="utf-8").splitlines():
-        validator.validate(json.loads(line))
+    for text in record_file().read_text(encoding="utf-8").splitlines():
+        validator.validate(json.loads(text))
     record = read(record_file())
     assert record.broken is None
     assert len(record.cells) == 25

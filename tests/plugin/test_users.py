@@ -37,10 +37,7 @@ def test_size_without_a_limit_names_those_that_have_one(pytester: pytest.Pyteste
     result = pytester.runpytest_inprocess(*JUDGED, "-k", "gpu0-gpu1")
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        [
-            "profile a100-nvlink has no limit for peer_copy.write at 1 MiB;"
-            " it has for: 64 MiB to 1 GiB"
-        ]
+        ["profile a100-nvlink has no limit for peer_copy.write at 1 MiB; it has for: 64 *"]
     )
 
 
