@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pytest_gpuxfer.hardware.clock import Clock
 from pytest_gpuxfer.hardware.driver import Driver
+from pytest_gpuxfer.hardware.placement import CpuPlacement
 from pytest_gpuxfer.hardware.telemetry import Telemetry
 from pytest_gpuxfer.model.machine import HostFacts
 
@@ -25,6 +26,7 @@ class Hardware:
     driver: Driver
     telemetry: Telemetry
     clock: Clock
+    placement: CpuPlacement
     host: HostFacts
     simulated: str | None = None
     faults: tuple[str, ...] = ()

@@ -8,7 +8,8 @@ the caller's business, by `stream_idle` and the clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Protocol
 
 from pytest_gpuxfer.model.measurement import Access
@@ -50,6 +51,32 @@ class DeviceInfo:
     pci_address: str
     name: str
     memory_bytes: int
+
+
+class HostKind(StrEnum):
+    """How host memory comes to be usable by GPUs."""
+
+    PINNED = "pinned"  # cuMemHostAlloc, portable and mapped
+    PAGEABLE = "pageable"  # ordinary anonymous memory, every page touched
+    REGISTERED = "registered"  # anonymous memory and cuMemHostRegister, portable and mapped
+    SHARED = "shared"  # POSIX shared memory, registered likewise
+
+
+class DeviceKind(StrEnum):
+    """How device memory is allocated; each kind has a peer access of its own."""
+
+    MALLOC = "malloc"  # cuMemAlloc: peer access of the context
+    POOL = "pool"  # cuMemAllocFromPoolAsync, of a pool of ours: cuMemPoolSetAccess
+    VMM = "vmm"  # cuMemCreate, cuMemMap: cuMemSetAccess
+
+
+class Feature(StrEnum):
+    """What a device may lack."""
+
+    CONCURRENT_MANAGED_ACCESS = "concurrent managed access"
+    MEMORY_POOLS = "memory pools"
+    VIRTUAL_MEMORY = "virtual memory management"
+    FILE_DESCRIPTORS = "sharing by file descriptor"
 
 
 # Opaque to all but the driver that made them.
@@ -101,6 +128,10 @@ class Memory:
             )
         return Memory(self.address + offset_bytes, size_bytes, self.ordinal)
 
+    def used_by(self, ordinal: int | None) -> Memory:
+        """Managed memory as one device, or the CPU, has it: its owner for `compare` and kernels."""
+        return replace(self, ordinal=ordinal)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -125,6 +156,95 @@ class Fill:
     content: Pattern | int
 
 
+@dataclass(frozen=True, slots=True)
+class KernelCopy:
+    """Kernel: copy by the GPU whose stream it runs on, 16 bytes a load, coalesced.
+
+    Sizes are multiples of 16. Either side may be its own memory, host memory that is not pageable,
+    or another GPU's with access. `sharers` is how many such kernels run on that GPU at once: each
+    takes that part of its multiprocessors.
+    """
+
+    destination: Memory
+    source: Memory
+    sharers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChain:
+    """Kernel: lay one closed chain through all 128-byte lines of `memory`, in a permuted order."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class ChaseChain:
+    """Kernel: one thread follows the chain for `hops` dependent loads."""
+
+    memory: Memory
+    hops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """Kernel: answer the flags of a kernel on another GPU, `rounds` times.
+
+    Word 0 of `own` is written by the other GPU and read here; word 0 of `peer` the other way
+    round. The one that `leads` begins. Word 1 of `own` ends as the rounds answered, which is fewer
+    than `rounds` where `limit_ns` ran out first. Both buffers hold zeros at the start.
+    """
+
+    own: Memory
+    peer: Memory
+    rounds: int
+    leads: bool
+    limit_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicAdd:
+    """Kernel: `times` threads each add 1 to word 0 of `memory`, atomically for the whole system."""
+
+    memory: Memory
+    times: int
+
+
+Kernel = Fill | KernelCopy | WriteChain | ChaseChain | Handshake | AtomicAdd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedHandle:
+    """What another process needs to map memory: a legacy IPC handle, or a file descriptor."""
+
+    kind: DeviceKind
+    size_bytes: int
+    ordinal: int  # the owning device, as this process numbers it
+    handle: Any = field(repr=False)
+
+
+class PeerProcess(Protocol):
+    """Another process that owns memory on one GPU. Each call waits for it, within a deadline.
+
+    Raises DriverError for what its driver answers, PeerProcessError where it is gone or silent.
+    """
+
+    def share(self, size_bytes: int, kind: DeviceKind) -> SharedHandle:
+        """Allocate memory there (MALLOC or VMM) and hand it out; the last one is what it checks."""
+        ...
+
+    def fill(self, content: Pattern | int) -> None: ...
+
+    def compare(self, content: Pattern) -> Comparison: ...
+
+    def close(self) -> None:
+        """End it; again is harmless."""
+        ...
+
+
+class PeerProcessError(Exception):
+    """The peer process ended, or did not answer in time; the message is one line."""
+
+
 class Driver(Protocol):
     """One process's view of CUDA. Every method may raise DriverError."""
 
@@ -142,17 +262,43 @@ class Driver(Protocol):
 
     def free_memory_bytes(self, context: Context) -> int: ...
 
-    def allocate_device(self, context: Context, size_bytes: int) -> Memory:
-        """Device memory by cuMemAlloc."""
+    def supports(self, ordinal: int, feature: Feature) -> bool: ...
+
+    def native_atomics(self, ordinal: int, peer: int) -> bool:
+        """Whether the link between two devices carries atomic operations."""
         ...
+
+    def allocate_device(
+        self, context: Context, size_bytes: int, kind: DeviceKind = DeviceKind.MALLOC
+    ) -> Memory:
+        """Device memory; of POOL and VMM kind no other device has access yet."""
+        ...
+
+    def grant_access(self, memory: Memory, context: Context) -> None:
+        """Let another device use memory of POOL or VMM kind (MALLOC: `enable_peer_access`)."""
+        ...
+
+    def revoke_access(self, memory: Memory, context: Context) -> None: ...
 
     def free_device(self, context: Context, memory: Memory) -> None: ...
 
-    def allocate_host(self, context: Context, size_bytes: int) -> Memory:
-        """Pinned host memory, portable and mapped."""
+    def allocate_host(
+        self, context: Context, size_bytes: int, kind: HostKind = HostKind.PINNED
+    ) -> Memory:
+        """Host memory, on the NUMA node of the CPU that this thread runs on."""
         ...
 
     def free_host(self, context: Context, memory: Memory) -> None: ...
+
+    def allocate_managed(self, context: Context, size_bytes: int) -> Memory:
+        """Managed memory, resident nowhere yet; it is the CPU's until `used_by` says otherwise."""
+        ...
+
+    def free_managed(self, context: Context, memory: Memory) -> None: ...
+
+    def prefetch(self, memory: Memory, target: Context | None, stream: Stream) -> None:
+        """Move managed memory to a device, or to the host (None), in the stream's order."""
+        ...
 
     def create_stream(self, context: Context) -> Stream: ...
 
@@ -198,17 +344,29 @@ class Driver(Protocol):
         """cuMemcpyPeerAsync between the primary contexts of both memories' devices."""
         ...
 
-    def fill(self, kernel: Fill, stream: Stream) -> None:
-        """Launch the kernel."""
-        ...
+    def launch(self, kernel: Kernel, stream: Stream) -> None: ...
 
     def fill_host(self, memory: Memory, content: Pattern | int) -> None:
         """As the kernel `Fill`, by the CPU, on host memory; done when it returns."""
         ...
 
+    def read_words(self, memory: Memory, count: int) -> tuple[int, ...]:
+        """The first 64-bit words of memory, as its owner has them. Waits till done."""
+        ...
+
     def compare(self, memory: Memory, content: Pattern) -> Comparison:
         """Hold memory against a pattern, by its owner: its GPU, or the CPU. Waits till done."""
         ...
+
+    def start_peer(self, ordinal: int, *, hide_others: bool) -> PeerProcess:
+        """Another process with a context on that device; it may be kept from seeing any other."""
+        ...
+
+    def import_memory(self, context: Context, shared: SharedHandle) -> Memory:
+        """Map another process's memory for `context`; it owns what it is, its device stays."""
+        ...
+
+    def release_import(self, context: Context, memory: Memory) -> None: ...
 
     def can_access_peer(self, ordinal: int, peer: int) -> bool: ...
 

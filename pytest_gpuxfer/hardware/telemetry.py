@@ -31,6 +31,14 @@ class NvlinkBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class PcieBytes:
+    """A GPU's PCIe byte counters, packets and all: 32 bit, so they wrap every 4.29 GB."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuStatus:
     """What could spoil a measurement right now."""
 
@@ -50,6 +58,8 @@ class Telemetry(Protocol):
         ...
 
     def nvlink_bytes(self, uuid: str) -> NvlinkBytes | Unknown: ...
+
+    def pcie_bytes(self, uuid: str) -> PcieBytes | Unknown: ...
 
     def pcie_link(self, uuid: str) -> PcieLink:
         """As it is now: at idle the generation is lower."""
