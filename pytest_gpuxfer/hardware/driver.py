@@ -179,10 +179,14 @@ class WriteChain:
 
 @dataclass(frozen=True, slots=True)
 class ChaseChain:
-    """Kernel: one thread follows the chain for `hops` dependent loads."""
+    """Kernel: one thread follows the chain for `hops` dependent loads, from its first line on.
+
+    Word 0 of `arrived` becomes the byte offset of the line where it ends: 0 when it came round.
+    """
 
     memory: Memory
     hops: int
+    arrived: Memory
 
 
 @dataclass(frozen=True, slots=True)
