@@ -35,11 +35,12 @@ class Hardware:
 def open_hardware() -> Hardware:
     """The machine that this process runs on. Raises HardwareError with what to install."""
     from pytest_gpuxfer.hardware.clock import SystemClock
+    from pytest_gpuxfer.hardware.cpu_placement import SystemPlacement
     from pytest_gpuxfer.hardware.cuda import open_driver
     from pytest_gpuxfer.hardware.host import read_host
     from pytest_gpuxfer.hardware.nvml import open_telemetry
 
-    return Hardware(open_driver(), open_telemetry(), SystemClock(), read_host())
+    return Hardware(open_driver(), open_telemetry(), SystemClock(), SystemPlacement(), read_host())
 
 
 def open_simulated(name: str, faults: tuple[str, ...] = ()) -> Hardware:

@@ -1,45 +1,34 @@
-"""The real CUDA driver: the only import of cuda.bindings, 12.9 or 13.
+"""The real CUDA driver over cuda.bindings, 12.9 or 13: devices, contexts, streams, copies.
 
-Other libraries of the process use the same primary contexts: whatever context was current before
-a call of ours is current again after it.
+It stands on `cuda_kernels`, that on `cuda_memory`, and that on `cuda_calls`.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
-from pytest_gpuxfer.hardware import cuda_start, host_pattern
+from pytest_gpuxfer.hardware import cuda_start
+from pytest_gpuxfer.hardware.cuda_calls import Primary
+from pytest_gpuxfer.hardware.cuda_kernels import CudaKernels
+from pytest_gpuxfer.hardware.cuda_peer import CudaPeer
 from pytest_gpuxfer.hardware.driver import (
-    Comparison,
     Context,
     DeviceInfo,
-    Driver,
     DriverError,
     DriverVersion,
     Event,
-    Fill,
-    Gate,
     Memory,
+    PeerProcess,
     Stream,
 )
 from pytest_gpuxfer.model.measurement import Access
-from pytest_gpuxfer.model.pattern import WORD_BYTES, Pattern
 from pytest_gpuxfer.model.units import NS_PER_MS
 
-_NON_BLOCKING: Final = 1  # CU_STREAM_NON_BLOCKING: no waiting for other libraries' null stream
-_PORTABLE_MAPPED: Final = 1 | 2  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 _NOT_READY: Final = 600
 _NAME_BYTES: Final = 128
-_BLOCK_THREADS: Final = 256
-_BLOCKS_PER_MULTIPROCESSOR: Final = 8
-_RESULT_BYTES: Final = 24  # Result in kernels.cu
-KERNELS: Final = ("fill_pattern", "fill_word", "compare_pattern", "gate")
 _ACCESS_ANSWERS: Final[Mapping[int, Access]] = {
     201: Access.WRONG_CONTEXT,  # INVALID_CONTEXT
     217: Access.UNSUPPORTED,  # PEER_ACCESS_UNSUPPORTED
@@ -49,7 +38,7 @@ _ACCESS_ANSWERS: Final[Mapping[int, Access]] = {
 }
 
 
-def open_driver() -> Driver:
+def open_driver() -> CudaDriver:
     """CUDA, started. Raises HardwareError where there is no driver that these bindings can use."""
     try:
         from cuda.bindings import __version__, driver  # type: ignore[import-untyped]
@@ -59,57 +48,13 @@ def open_driver() -> Driver:
     return CudaDriver(driver, __version__, has_devices=has_devices)
 
 
-@dataclass(slots=True, eq=False)
-class _Primary:
-    """What is behind a Context: the primary context, our kernels in it, and what we made there."""
-
-    device: Any
-    handle: Any
-    blocks: int  # that fill the GPU
-    kernels: Mapping[str, Any] = field(default_factory=dict)
-    stream: Any = None  # compare's own
-    result: int = 0  # compare's Result, on the device
-    readback: int = 0  # pinned: a Result, and a word
-    users: int = 1
-    undo: dict[tuple[str, int], Callable[[], object]] = field(default_factory=dict)
-
-
-class CudaDriver:
+class CudaDriver(CudaKernels):
     """The Driver over cuda.bindings.driver, given as `bindings`."""
 
     def __init__(self, bindings: Any, bindings_version: str, *, has_devices: bool) -> None:
-        self._cuda = bindings
+        super().__init__(bindings)
         self._bindings_version = bindings_version
         self._has_devices = has_devices
-        self._contexts: dict[int, Context] = {}
-
-    # -- calling ---------------------------------------------------------------------------------
-
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The value or values that a call returns beside its code. Raises DriverError."""
-        call = function.__name__
-        try:
-            code, *values = function(*arguments)
-        except RuntimeError as error:  # how bindings say that the driver lacks the symbol
-            raise DriverError(call, 500, "CUDA_ERROR_NOT_FOUND", str(error)) from None
-        except (ValueError, KeyError) as error:  # and that they do not know its code
-            raise DriverError(call, 999, "CUDA_ERROR_UNKNOWN", f"new code: {error}") from None
-        if code != 0:
-            words = self._cuda.cuGetErrorString(code)[1] or b""
-            raise DriverError(call, int(code), code.name, words.decode())
-        return values[0] if len(values) == 1 else values
-
-    @contextmanager
-    def _current(self, primary: _Primary) -> Iterator[None]:
-        self._call(self._cuda.cuCtxPushCurrent, primary.handle)
-        try:
-            yield
-        finally:
-            self._call(self._cuda.cuCtxPopCurrent)
-
-    def _call_in(self, context: Context, function: Callable[..., Any], *arguments: Any) -> Any:
-        with self._current(context.handle):
-            return self._call(function, *arguments)
 
     # -- devices and contexts --------------------------------------------------------------------
 
@@ -124,7 +69,7 @@ class CudaDriver:
 
     def _describe(self, ordinal: int) -> DeviceInfo:
         cuda, call = self._cuda, self._call
-        device = call(cuda.cuDeviceGet, ordinal)
+        device = self._device(ordinal)
         uuid = UUID(bytes=bytes(call(cuda.cuDeviceGetUuid, device).bytes))
         return DeviceInfo(
             ordinal=ordinal,
@@ -138,41 +83,18 @@ class CudaDriver:
         if (context := self._contexts.get(ordinal)) is not None:
             context.handle.users += 1
             return context
-        cuda = self._cuda
-        device = self._call(cuda.cuDeviceGet, ordinal)
-        count = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        blocks = self._call(cuda.cuDeviceGetAttribute, count, device) * _BLOCKS_PER_MULTIPROCESSOR
-        primary = _Primary(device, self._call(cuda.cuDevicePrimaryCtxRetain, device), blocks)
-        context = self._contexts[ordinal] = Context(ordinal, primary)
+        multiprocessors = self._attribute("MULTIPROCESSOR_COUNT", ordinal)
+        device = self._device(ordinal)
+        handle = self._call(self._cuda.cuDevicePrimaryCtxRetain, device)
+        context = self._contexts[ordinal] = Context(
+            ordinal, Primary(device, handle, multiprocessors)
+        )
         try:
             self._load(context)
         except DriverError:
             self.release_context(context)
             raise
         return context
-
-    def _load(self, context: Context) -> None:
-        """Load the kernels and launch each once, so that nothing is loaded behind a closed gate."""
-        primary, cuda = context.handle, self._cuda
-        ptx = resources.files("pytest_gpuxfer.hardware").joinpath("kernels.ptx").read_bytes()
-        module = self._call_in(context, cuda.cuModuleLoadData, ptx + b"\0")
-        primary.undo["module", 0] = lambda: self._call(cuda.cuModuleUnload, module)
-        primary.kernels = {
-            name: self._call_in(context, cuda.cuModuleGetFunction, module, name.encode())
-            for name in KERNELS
-        }
-        primary.stream = self.create_stream(context).handle
-        primary.result = self.allocate_device(context, _RESULT_BYTES).address
-        primary.readback = self.allocate_host(context, _RESULT_BYTES + WORD_BYTES).address
-        ctypes.c_uint32.from_address(primary.readback).value = 1  # an open gate
-        expired = primary.readback + 4
-        with self._current(primary):
-            self._launch(primary, primary.stream, "gate", 1, primary.readback, expired, 0)
-            self._launch(primary, primary.stream, "fill_word", 1, primary.result, 1, 0)
-            self._launch(primary, primary.stream, "fill_pattern", 1, primary.result, 1, 0)
-            arguments = (primary.result, 1, 0, primary.result)
-            self._launch(primary, primary.stream, "compare_pattern", 1, *arguments)
-            self._call(cuda.cuStreamSynchronize, primary.stream)
 
     def release_context(self, context: Context) -> None:
         primary = context.handle
@@ -188,55 +110,10 @@ class CudaDriver:
         primary.undo.clear()
         self._call(self._cuda.cuDevicePrimaryCtxRelease, primary.device)
 
-    def _undo(self, context: Context, kind: str, address: int) -> None:
-        """Free what `undo` has under that key; what was released with its context is gone."""
-        undo = context.handle.undo.pop((kind, address), None)
-        if undo is not None:
-            with self._current(context.handle):
-                undo()
-
-    def free_memory_bytes(self, context: Context) -> int:
-        free, _total = self._call_in(context, self._cuda.cuMemGetInfo)
-        return int(free)
-
-    # -- memory ----------------------------------------------------------------------------------
-
-    def allocate_device(self, context: Context, size_bytes: int) -> Memory:
-        address = int(self._call_in(context, self._cuda.cuMemAlloc, size_bytes))
-        free = self._cuda.cuMemFree
-        context.handle.undo["device", address] = lambda: self._call(free, address)
-        return Memory(address, size_bytes, context.ordinal)
-
-    def free_device(self, context: Context, memory: Memory) -> None:
-        self._undo(context, "device", memory.address)
-
-    def allocate_host(self, context: Context, size_bytes: int) -> Memory:
-        allocate, free = self._cuda.cuMemHostAlloc, self._cuda.cuMemFreeHost
-        address = int(self._call_in(context, allocate, size_bytes, _PORTABLE_MAPPED))
-        context.handle.undo["host", address] = lambda: self._call(free, address)
-        return Memory(address, size_bytes, None)
-
-    def free_host(self, context: Context, memory: Memory) -> None:
-        self._undo(context, "host", memory.address)
-
-    def host_view(self, memory: Memory) -> memoryview:
-        if memory.ordinal is not None:
-            raise TypeError(f"memory of device {memory.ordinal} is no host memory")
-        return memoryview((ctypes.c_ubyte * memory.size_bytes).from_address(memory.address)).cast(
-            "B"
-        )
-
-    @property
-    def has_addresses(self) -> bool:
-        return True
-
-    # -- streams, events, gates ------------------------------------------------------------------
+    # -- streams and events ---------------------------------------------------------------------
 
     def create_stream(self, context: Context) -> Stream:
-        handle = self._call_in(context, self._cuda.cuStreamCreate, _NON_BLOCKING)
-        destroy = self._cuda.cuStreamDestroy
-        context.handle.undo["stream", int(handle)] = lambda: self._call(destroy, handle)
-        return Stream(context, handle)
+        return Stream(context, self._new_stream(context))
 
     def destroy_stream(self, stream: Stream) -> None:
         self._undo(stream.context, "stream", int(stream.handle))
@@ -269,27 +146,7 @@ class CudaDriver:
         elapsed = self._cuda.cuEventElapsedTime
         return float(self._call_in(end.context, elapsed, start.handle, end.handle)) * NS_PER_MS
 
-    def create_gate(self, context: Context) -> Gate:
-        memory = self.allocate_host(context, 2 * ctypes.sizeof(ctypes.c_uint32))
-        return Gate(context, (ctypes.c_uint32 * 2).from_address(memory.address))
-
-    def destroy_gate(self, gate: Gate) -> None:
-        self._undo(gate.context, "host", ctypes.addressof(gate.handle))
-
-    def close_gate(self, gate: Gate, stream: Stream, limit_ns: int) -> None:
-        gate.handle[:] = [0, 0]  # not open, not expired
-        address = ctypes.addressof(gate.handle)
-        primary = stream.context.handle
-        with self._current(primary):
-            self._launch(primary, stream.handle, "gate", 1, address, address + 4, limit_ns)
-
-    def open_gate(self, gate: Gate) -> None:
-        gate.handle[0] = 1
-
-    def gate_expired(self, gate: Gate) -> bool:
-        return bool(gate.handle[1])
-
-    # -- copies and kernels ----------------------------------------------------------------------
+    # -- copies ----------------------------------------------------------------------------------
 
     def copy(self, destination: Memory, source: Memory, stream: Stream) -> None:
         self._call_in(
@@ -304,67 +161,14 @@ class CudaDriver:
             source.address, self._owner(source).handle, source.size_bytes, stream.handle,
         )  # fmt: skip
 
-    def _owner(self, memory: Memory) -> _Primary:
-        if memory.ordinal is None or memory.ordinal not in self._contexts:
-            raise ValueError(f"no retained context owns {memory}")
-        primary: _Primary = self._contexts[memory.ordinal].handle
-        return primary
-
-    def _launch(
-        self, primary: _Primary, stream: Any, kernel: str, threads: int, *arguments: int
-    ) -> None:
-        """Launch in the current context; every parameter of our kernels is of 64 bits."""
-        blocks = max(1, min(primary.blocks, -(-threads // _BLOCK_THREADS)))
-        block_threads = min(threads, _BLOCK_THREADS) or 1
-        parameters = (arguments, (ctypes.c_uint64,) * len(arguments))
-        function = primary.kernels[kernel]
-        launch = self._cuda.cuLaunchKernel
-        self._call(launch, function, blocks, 1, 1, block_threads, 1, 1, 0, stream, parameters, 0)
-
-    def fill(self, kernel: Fill, stream: Stream) -> None:
-        words, content, primary = _words(kernel.memory), kernel.content, stream.context.handle
-        is_word = isinstance(content, int)
-        name = "fill_word" if is_word else "fill_pattern"
-        value = content if isinstance(content, int) else content.offset_words
-        with self._current(primary):
-            self._launch(primary, stream.handle, name, words, kernel.memory.address, words, value)
-
-    def fill_host(self, memory: Memory, content: Pattern | int) -> None:
-        _words(memory)
-        host_pattern.fill(memory, content)
-
-    def compare(self, memory: Memory, content: Pattern) -> Comparison:
-        words = _words(memory)
-        if memory.ordinal is None:
-            return host_pattern.compare(memory, content)
-        primary = self._owner(memory)
-        readback = (ctypes.c_uint64 * 4).from_address(primary.readback)
-        readback[:] = [0, 2**64 - 1, 0, 0]
-        arguments = (memory.address, words, content.offset_words, primary.result)
-        with self._current(primary):
-            self._move(primary, primary.result, primary.readback, _RESULT_BYTES)
-            self._launch(primary, primary.stream, "compare_pattern", words, *arguments)
-            self._move(primary, primary.readback, primary.result, _RESULT_BYTES)
-            self._call(self._cuda.cuStreamSynchronize, primary.stream)
-            wrong, first, last, _ = readback
-            if wrong == 0:
-                return Comparison(0)
-            first_word = memory.address + first * WORD_BYTES
-            self._move(primary, primary.readback + _RESULT_BYTES, first_word, WORD_BYTES)
-            self._call(self._cuda.cuStreamSynchronize, primary.stream)
-        expected, got = content.word(first), readback[3]
-        return Comparison(wrong, first * WORD_BYTES, last * WORD_BYTES, expected, got)
-
-    def _move(self, primary: _Primary, destination: int, source: int, size_bytes: int) -> None:
-        copy = self._cuda.cuMemcpyAsync
-        self._call(copy, destination, source, size_bytes, primary.stream)
-
     # -- peer access -----------------------------------------------------------------------------
 
     def can_access_peer(self, ordinal: int, peer: int) -> bool:
-        cuda, call = self._cuda, self._call
-        devices = call(cuda.cuDeviceGet, ordinal), call(cuda.cuDeviceGet, peer)
-        return bool(call(cuda.cuDeviceCanAccessPeer, *devices))
+        devices = self._device(ordinal), self._device(peer)
+        return bool(self._call(self._cuda.cuDeviceCanAccessPeer, *devices))
+
+    def native_atomics(self, ordinal: int, peer: int) -> bool:
+        return bool(self._peer_attribute("NATIVE_ATOMIC_SUPPORTED", ordinal, peer))
 
     def enable_peer_access(self, context: Context, peer: Context) -> Access:
         try:
@@ -378,15 +182,11 @@ class CudaDriver:
     def disable_peer_access(self, context: Context, peer: Context) -> None:
         self._call_in(context, self._cuda.cuCtxDisablePeerAccess, peer.handle.handle)
 
+    # -- another process -------------------------------------------------------------------------
+
+    def start_peer(self, ordinal: int, *, hide_others: bool) -> PeerProcess:
+        return CudaPeer(self._describe(ordinal), hide_others=hide_others)
+
 
 def _text(raw: bytes) -> str:
     return raw.split(b"\0")[0].decode()
-
-
-def _words(memory: Memory) -> int:
-    words, rest = divmod(memory.size_bytes, WORD_BYTES)
-    if rest:
-        raise ValueError(
-            f"{memory.size_bytes} bytes are no whole number of {WORD_BYTES}-byte words"
-        )
-    return words

@@ -82,3 +82,71 @@ extern "C" __global__ void gate(volatile u32 *open, volatile u32 *expired, u64 l
         }
     }
 }
+
+// 16 bytes a load, all of a turn's loads before its stores: what is in flight is what hides the
+// latency of a link. A turn covers UNROLL whole widths of the grid; the last one is cut short.
+#define UNROLL 8
+
+extern "C" __global__ void copy(uint4 *__restrict__ destination, const uint4 *__restrict__ source,
+                                u64 count) {
+    u64 stride = thread_count();
+    for (u64 i = thread_index(); i < count; i += UNROLL * stride) {
+        uint4 held[UNROLL];
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++)
+            if (i + k * stride < count)
+                held[k] = source[i + k * stride];
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++)
+            if (i + k * stride < count)
+                destination[i + k * stride] = held[k];
+    }
+}
+
+// A chain through memory: word 0 of each line holds the offset in bytes of the line after it.
+#define LINE_BYTES 128
+
+static __device__ __forceinline__ u64 *word_at(u64 address) {
+    return (u64 *)address;
+}
+
+// The order is steps of `step` lines, which has no factor in common with `lines`.
+extern "C" __global__ void write_chain(u64 address, u64 lines, u64 step) {
+    for (u64 i = thread_index(); i < lines; i += thread_count())
+        *word_at(address + i * LINE_BYTES) = (i + step) % lines * LINE_BYTES;
+}
+
+// Volatile, or a load whose value nobody needs would go; relaxed.sys, or L1 would answer.
+extern "C" __global__ void chase_chain(u64 address, u64 hops) {
+    u64 offset = 0;
+#pragma unroll 4
+    for (u64 i = 0; i < hops; i++)
+        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(offset) : "l"(address + offset));
+}
+
+extern "C" __global__ void handshake(volatile u64 *own, volatile u64 *peer, u64 rounds, u64 leads,
+                                     u64 limit_ns) {
+    u64 start = now_ns(), answered = 0;
+    while (answered < rounds) {
+        u64 round = answered + 1;
+        if (leads) {
+            *peer = round;
+            __threadfence_system();
+        }
+        while (*own < round)
+            if (now_ns() - start > limit_ns)
+                goto end;
+        if (!leads) {
+            *peer = round;
+            __threadfence_system();
+        }
+        answered = round;
+    }
+end:
+    own[1] = answered;
+}
+
+extern "C" __global__ void atomic_add(u64 *word, u64 times) {
+    for (u64 i = thread_index(); i < times; i += thread_count())
+        atomicAdd_system(word, 1);
+}

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from pytest_gpuxfer.hardware.telemetry import GpuIdentity, GpuStatus, NvlinkBytes, Telemetry
+from pytest_gpuxfer.hardware.telemetry import (
+    GpuIdentity,
+    GpuStatus,
+    NvlinkBytes,
+    PcieBytes,
+    Telemetry,
+)
 from pytest_gpuxfer.model.machine import NvlinkPort, PcieLink
 from pytest_gpuxfer.model.units import KIB
 from pytest_gpuxfer.model.unknown import Unknown
@@ -27,6 +33,8 @@ class Field(IntEnum):
     NVLINK_THROUGHPUT_DATA_RX = 139
     NVLINK_GET_SPEED = 164  # MB/s
     NVLINK_GET_STATE = 165
+    PCIE_COUNT_TX_BYTES = 197  # 32 bit
+    PCIE_COUNT_RX_BYTES = 198
     NVLINK_COUNT_XMIT_BYTES = 202  # Blackwell
     NVLINK_COUNT_RCV_BYTES = 204
 
@@ -196,6 +204,13 @@ class NvmlTelemetry:
 
     # -- PCIe and the host -----------------------------------------------------------------------
 
+    def pcie_bytes(self, uuid: str) -> PcieBytes | Unknown:
+        sent = self._field(uuid, Field.PCIE_COUNT_TX_BYTES)
+        received = self._field(uuid, Field.PCIE_COUNT_RX_BYTES)
+        if isinstance(sent, Unknown):
+            return sent
+        return received if isinstance(received, Unknown) else PcieBytes(sent, received)
+
     def pcie_link(self, uuid: str) -> PcieLink:
         nvml = self._nvml
         return PcieLink(
@@ -287,6 +302,9 @@ class SilentTelemetry:
         return self._reason
 
     def nvlink_bytes(self, uuid: str) -> Unknown:  # noqa: ARG002
+        return self._reason
+
+    def pcie_bytes(self, uuid: str) -> Unknown:  # noqa: ARG002
         return self._reason
 
     def fabric_state(self, uuid: str) -> Unknown:  # noqa: ARG002

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from pytest_gpuxfer.hardware import HardwareError
 from pytest_gpuxfer.hardware.cuda import open_driver
 from pytest_gpuxfer.hardware.driver import Context, Driver, Stream
+
+DEADLINE_S = 20.0
+Wait = Callable[..., None]
 
 
 def _absent(reason: str) -> None:
@@ -42,3 +46,27 @@ def stream(driver: Driver, context: Context) -> Iterator[Stream]:
     stream = driver.create_stream(context)
     yield stream
     driver.destroy_stream(stream)
+
+
+@pytest.fixture
+def wait(driver: Driver, stream: Stream) -> Wait:
+    """Waits until the streams given, or `stream`, are idle."""
+
+    def until_idle(*streams: Stream) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        for waited in streams or (stream,):
+            while not driver.stream_idle(waited):
+                assert time.monotonic() < deadline, "the stream did not end"
+                time.sleep(0.0001)
+
+    return until_idle
+
+
+@pytest.fixture
+def pair(driver: Driver) -> Iterator[tuple[Context, Context]]:
+    if len(driver.devices()) < 2 or not driver.can_access_peer(0, 1):
+        pytest.skip("no two GPUs that can use each other's memory")
+    contexts = driver.retain_context(0), driver.retain_context(1)
+    yield contexts
+    for context in contexts:
+        driver.release_context(context)

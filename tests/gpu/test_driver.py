@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,22 +13,10 @@ from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
 from pytest_gpuxfer.model.measurement import Access
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, POISON_WORD, WORD_BYTES, Pattern
 from pytest_gpuxfer.model.unknown import Unknown
+from tests.gpu.conftest import Wait
 
 SIZE_BYTES = 3 * PERIOD_WORDS * WORD_BYTES + 4096 + 8  # several periods, and no whole number
 PATTERN = Pattern(77_777)
-DEADLINE_S = 20.0
-Wait = Callable[[], None]
-
-
-@pytest.fixture
-def wait(driver: Driver, stream: Stream) -> Wait:
-    def until_idle() -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not driver.stream_idle(stream):
-            assert time.monotonic() < deadline, "the stream did not end"
-            time.sleep(0.0001)
-
-    return until_idle
 
 
 @pytest.fixture
@@ -61,7 +49,7 @@ def test_devices_have_names_that_nvml_knows(driver: Driver) -> None:
 def test_filled_memory_compares_equal(
     driver: Driver, stream: Stream, device: Memory, wait: Wait
 ) -> None:
-    driver.fill(Fill(device, PATTERN), stream)
+    driver.launch(Fill(device, PATTERN), stream)
     wait()
     assert driver.compare(device, PATTERN) == Comparison(0)
 
@@ -69,7 +57,7 @@ def test_filled_memory_compares_equal(
 def test_poison_is_wrong_everywhere(
     driver: Driver, stream: Stream, device: Memory, wait: Wait
 ) -> None:
-    driver.fill(Fill(device, POISON_WORD), stream)
+    driver.launch(Fill(device, POISON_WORD), stream)
     wait()
     found = driver.compare(device, PATTERN)
     assert found == Comparison(SIZE_BYTES // 8, 0, SIZE_BYTES - 8, PATTERN.word(0), POISON_WORD)
@@ -79,9 +67,9 @@ def test_wrong_words_are_found_where_they_are(
     driver: Driver, stream: Stream, device: Memory, wait: Wait
 ) -> None:
     first, last = 8 * (PERIOD_WORDS + 5), 8 * (2 * PERIOD_WORDS + 9)
-    driver.fill(Fill(device, PATTERN), stream)
+    driver.launch(Fill(device, PATTERN), stream)
     for offset in (first, last):
-        driver.fill(Fill(device.window(offset, 8), 42), stream)
+        driver.launch(Fill(device.window(offset, 8), 42), stream)
     wait()
     assert driver.compare(device, PATTERN) == Comparison(
         2, first, last, PATTERN.word(PERIOD_WORDS + 5), 42
@@ -93,13 +81,13 @@ def test_copies_carry_the_pattern_to_the_device_and_back(
 ) -> None:
     """The CPU and the GPU compute the same pattern: each checks what the other wrote."""
     driver.fill_host(host, PATTERN)
-    driver.fill(Fill(device, POISON_WORD), stream)
+    driver.launch(Fill(device, POISON_WORD), stream)
     driver.copy(device, host, stream)
     wait()
     assert driver.compare(device, PATTERN) == Comparison(0)
 
     fresh = Pattern(PERIOD_WORDS - 1)
-    driver.fill(Fill(device, fresh), stream)
+    driver.launch(Fill(device, fresh), stream)
     driver.copy(host, device, stream)
     wait()
     assert driver.compare(host, fresh) == Comparison(0)
@@ -111,7 +99,7 @@ def test_a_peer_copy_between_windows_of_one_device(
 ) -> None:
     half = SIZE_BYTES // 16 * 8
     source, destination = device.window(0, half), device.window(half, half)
-    driver.fill(Fill(source, PATTERN), stream)
+    driver.launch(Fill(source, PATTERN), stream)
     driver.copy_peer(destination, source, stream)
     wait()
     assert driver.compare(destination, PATTERN) == Comparison(0)
@@ -135,7 +123,7 @@ def test_a_gate_holds_its_stream_until_it_is_opened(
     gate = driver.create_gate(context)
     for _ in range(2):  # it can be closed again
         driver.close_gate(gate, stream, limit_ns=10_000_000_000)
-        driver.fill(Fill(device, PATTERN), stream)
+        driver.launch(Fill(device, PATTERN), stream)
         time.sleep(0.02)
         assert not driver.stream_idle(stream)
         driver.open_gate(gate)
@@ -210,16 +198,6 @@ def test_a_call_leaves_the_current_context_alone(driver: Driver, context: Contex
     assert int(cuda.cuCtxGetCurrent()[1]) == before
 
 
-@pytest.fixture
-def pair(driver: Driver) -> Iterator[tuple[Context, Context]]:
-    if len(driver.devices()) < 2 or not driver.can_access_peer(0, 1):
-        pytest.skip("no two GPUs that can use each other's memory")
-    contexts = driver.retain_context(0), driver.retain_context(1)
-    yield contexts
-    for context in contexts:
-        driver.release_context(context)
-
-
 def test_peer_access_carries_stores_and_copies(
     driver: Driver, pair: tuple[Context, Context], stream: Stream, device: Memory, wait: Wait
 ) -> None:
@@ -228,11 +206,11 @@ def test_peer_access_carries_stores_and_copies(
     assert driver.enable_peer_access(here, there) is Access.ENABLED
     assert driver.enable_peer_access(here, there) is Access.ALREADY_ENABLED
     remote = driver.allocate_device(there, SIZE_BYTES)
-    driver.fill(Fill(remote, PATTERN), stream)
+    driver.launch(Fill(remote, PATTERN), stream)
     wait()
     assert driver.compare(remote, PATTERN) == Comparison(0)
 
-    driver.fill(Fill(device, Pattern(1)), stream)
+    driver.launch(Fill(device, Pattern(1)), stream)
     driver.copy_peer(remote, device, stream)
     wait()
     assert driver.compare(remote, Pattern(1)) == Comparison(0)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from math import gcd
 from pathlib import Path
 
 import pytest
 
-from pytest_gpuxfer.hardware import cuda
+from pytest_gpuxfer.hardware import cuda_kernels
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, mix
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,9 @@ def test_the_oldest_drivers_and_gpus_can_load_it() -> None:
 
 
 def test_it_has_every_kernel_that_is_launched() -> None:
-    assert set(re.findall(r"^\.visible \.entry (\w+)\(", PTX, re.MULTILINE)) == set(cuda.KERNELS)
+    assert set(re.findall(r"^\.visible \.entry (\w+)\(", PTX, re.MULTILINE)) == set(
+        cuda_kernels.KERNELS
+    )
 
 
 def test_the_source_computes_the_models_pattern() -> None:
@@ -49,3 +52,15 @@ def test_the_source_computes_the_models_pattern() -> None:
             name, expression = step.strip().split(" = ")
             names[name] = eval(expression, {}, names) & (2**64 - 1)
         assert names["word"] == mix(index)
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 4, 6, 30, 1024, 8191, 2**21, 2**21 - 5])
+def test_a_chain_of_any_length_meets_every_line_once(lines: int) -> None:
+    assert gcd(cuda_kernels.chain_step(lines), lines) == 1
+
+
+def test_lines_that_follow_each_other_lie_far_apart() -> None:
+    lines = 2**20
+    step = cuda_kernels.chain_step(lines)
+    for hops in range(1, 100):  # the distance round the ring, either way
+        assert min(hops * step % lines, -hops * step % lines) > lines // 400
