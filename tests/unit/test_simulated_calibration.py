@@ -77,7 +77,7 @@ def test_kernels_that_write_to_a_peer() -> None:
     rig.enable(0, 1)
     kernel = Fill(rig.device(1, LARGE), 0)
     stream = rig.stream(0)
-    elapsed_ns = rig.elapsed_ns(stream, lambda: rig.driver.fill(kernel, stream))
+    elapsed_ns = rig.elapsed_ns(stream, lambda: rig.driver.launch(kernel, stream))
     assert LARGE / elapsed_ns == near(369.5)
 
 

@@ -26,7 +26,7 @@ def rig() -> Rig:
 
 def filled(rig: Rig, ordinal: int, pattern: Pattern = PATTERN) -> Memory:
     memory = rig.device(ordinal, SIZE)
-    rig.driver.fill(Fill(memory, pattern), rig.stream(ordinal))
+    rig.driver.launch(Fill(memory, pattern), rig.stream(ordinal))
     rig.wait(rig.stream(ordinal))
     return memory
 
@@ -163,28 +163,39 @@ def test_a_loop_that_only_watches_the_clock_ends(rig: Rig) -> None:
 # Peer access
 
 
-def test_without_peer_access_the_copy_is_staged_and_holds_the_caller(rig: Rig) -> None:
-    source, destination = filled(rig, 0), rig.device(1, SIZE)
+def test_without_peer_access_the_copy_is_staged_and_holds_the_caller_in_part(rig: Rig) -> None:
+    size = 512 * MIB
+    source, destination = rig.device(0, size), rig.device(1, size)
+    rig.driver.launch(Fill(source, PATTERN), rig.stream(0))
     before, sent = rig.clock.now_ns(), sent_bytes(rig, 0)
     rig.driver.copy_peer(destination, source, rig.stream(0))
-    assert rig.clock.now_ns() - before > SIZE / 39
-    assert rig.driver.stream_idle(rig.stream(0))
+    ahead_ns = 64 * MIB / 38.3
+    assert rig.clock.now_ns() - before == pytest.approx(size / 38.3 - ahead_ns, rel=0.05)
+    assert not rig.driver.stream_idle(rig.stream(0))
+    rig.wait(rig.stream(0))
     assert rig.driver.compare(destination, PATTERN).wrong_words == 0
     assert sent_bytes(rig, 0) == sent
 
 
-def test_a_small_staged_copy_leaves_the_caller_at_once(rig: Rig) -> None:
+@pytest.mark.parametrize(("size", "enqueue_us"), [(MIB, 14), (64 * MIB, 240)])
+def test_a_staged_copy_that_fits_what_is_on_its_way_costs_its_enqueue(
+    rig: Rig, size: int, enqueue_us: float
+) -> None:
+    source, destination, stream = rig.device(0, size), rig.device(1, size), rig.stream(0)
     before = rig.clock.now_ns()
-    rig.driver.copy_peer(rig.device(1, 8), rig.device(0, 8), rig.stream(0))
-    assert not rig.driver.stream_idle(rig.stream(0))
-    assert rig.clock.now_ns() - before < 15_000
+    rig.driver.copy_peer(destination, source, stream)
+    assert (rig.clock.now_ns() - before) / 1000 == pytest.approx(enqueue_us, rel=0.15)
+    assert not rig.driver.stream_idle(stream)
 
 
-def test_a_staged_copy_behind_a_gate_waits_for_itself_until_the_gate_expires(rig: Rig) -> None:
+def test_a_long_staged_copy_behind_a_gate_waits_for_itself_until_the_gate_expires(
+    rig: Rig,
+) -> None:
+    source, destination = rig.device(0, 512 * MIB), rig.device(1, 512 * MIB)
     gate = rig.driver.create_gate(rig.context(0))
     rig.driver.close_gate(gate, rig.stream(0), SECOND_NS)
     before = rig.clock.now_ns()
-    rig.driver.copy(rig.device(1, SIZE), rig.device(0, SIZE), rig.stream(0))
+    rig.driver.copy(destination, source, rig.stream(0))
     assert rig.clock.now_ns() - before > SECOND_NS
     assert rig.driver.gate_expired(gate)
 
@@ -202,7 +213,7 @@ def test_access_in_one_direction_is_enough_for_copy_engines_both_ways(
 def test_a_kernel_needs_its_own_access_and_its_fault_sticks(rig: Rig) -> None:
     rig.enable(1, 0)
     memory = rig.device(1, SIZE)
-    rig.driver.fill(Fill(memory, PATTERN), rig.stream(0))
+    rig.driver.launch(Fill(memory, PATTERN), rig.stream(0))
     rig.clock.sleep_ns(SECOND_NS)
     for _ in range(2):
         with pytest.raises(DriverError, match="ILLEGAL_ADDRESS") as caught:
@@ -218,7 +229,7 @@ def test_nothing_behind_a_fault_is_done_any_more(rig: Rig) -> None:
     source, destination, foreign = filled(rig, 0), rig.host(SIZE), rig.device(1, SIZE)
     gate = rig.driver.create_gate(rig.context(0))
     rig.driver.close_gate(gate, rig.stream(0), SECOND_NS)
-    rig.driver.fill(Fill(foreign, PATTERN), rig.stream(0))
+    rig.driver.launch(Fill(foreign, PATTERN), rig.stream(0))
     rig.driver.copy(destination, source, rig.stream(0))
     rig.clock.sleep_ns(2 * SECOND_NS)
     assert rig.driver.compare(destination, PATTERN).wrong_words == SIZE // 8
@@ -227,7 +238,7 @@ def test_nothing_behind_a_fault_is_done_any_more(rig: Rig) -> None:
 def test_a_kernel_with_access_stores_to_its_peer_over_nvlink(rig: Rig) -> None:
     rig.enable(0, 1)
     memory, sent = rig.device(1, SIZE), sent_bytes(rig, 0)
-    rig.driver.fill(Fill(memory, PATTERN), rig.stream(0))
+    rig.driver.launch(Fill(memory, PATTERN), rig.stream(0))
     rig.wait(rig.stream(0))
     assert rig.driver.compare(memory, PATTERN).wrong_words == 0
     assert sent_bytes(rig, 0) - sent == SIZE

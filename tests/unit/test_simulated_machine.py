@@ -126,7 +126,7 @@ def test_flipped_bits_come_where_they_were_asked_for(fault: str, flipped: set[st
         if source == "host":
             rig.driver.fill_host(memories[source], PATTERN)
         else:
-            rig.driver.fill(Fill(memories[source], PATTERN), rig.stream(int(source)))
+            rig.driver.launch(Fill(memories[source], PATTERN), rig.stream(int(source)))
             rig.wait(rig.stream(int(source)))
         rig.driver.copy(memories[destination], memories[source], rig.stream(0))
         rig.wait(rig.stream(0))

@@ -120,7 +120,7 @@ def test_one_flipped_bit_is_found_and_named() -> None:
 
 def test_allocations_never_overlap_and_windows_are_found() -> None:
     space = AddressSpace()
-    first, second = space.allocate(2**30, 0), space.allocate(2**21, None)
+    first, second = space.allocate(2**30, 0).memory, space.allocate(2**21, None).memory
     assert first.address + first.size_bytes < second.address
     assert space.locate(second.window(4096, 8)) == (space.locate(second)[0], 512)
 
@@ -128,6 +128,6 @@ def test_allocations_never_overlap_and_windows_are_found() -> None:
 @pytest.mark.parametrize(("offset", "size"), [(4, 8), (8, 4)])
 def test_parts_of_words_are_refused(offset: int, size: int) -> None:
     space = AddressSpace()
-    memory = space.allocate(64, 0)
+    memory = space.allocate(64, 0).memory
     with pytest.raises(AddressError, match="whole 64-bit words"):
         space.locate(memory.window(offset, size))

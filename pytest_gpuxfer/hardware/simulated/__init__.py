@@ -8,6 +8,7 @@ from pytest_gpuxfer.hardware.simulated.errors import SimulationError
 from pytest_gpuxfer.hardware.simulated.faults import FaultKind, fault_kinds, fault_lines, inflict
 from pytest_gpuxfer.hardware.simulated.machine_file import load_machine, machine_names
 from pytest_gpuxfer.hardware.simulated.node import Node
+from pytest_gpuxfer.hardware.simulated.placement import SimulatedPlacement
 from pytest_gpuxfer.hardware.simulated.telemetry import SimulatedTelemetry
 from pytest_gpuxfer.model.machine import HostFacts
 from pytest_gpuxfer.model.unknown import Unknown
@@ -32,4 +33,12 @@ def open_machine(name: str, faults: tuple[str, ...]) -> Hardware:
     node = Node(name, machine, defects)
     none = Unknown("a simulated machine has none")
     host = HostFacts(name, none, none, none, none, none)
-    return Hardware(SimulatedDriver(node), SimulatedTelemetry(node), node.clock, host, name, placed)
+    return Hardware(
+        SimulatedDriver(node),
+        SimulatedTelemetry(node),
+        node.clock,
+        SimulatedPlacement(node),
+        host,
+        name,
+        placed,
+    )

@@ -1,8 +1,8 @@
 """Virtual time: a clock, and streams whose work starts and ends by it.
 
 Nothing runs by itself: `settle` brings everything up to now. Operations of one stream follow each
-other; operations of several that need the same lane (one direction of one link) take turns, which
-shares a link between flows as hardware does, seen over a whole transfer.
+other; operations of several that cross the same lane (one direction of one link) go on side by
+side, each at its share of it.
 """
 
 from __future__ import annotations
@@ -59,29 +59,89 @@ class Mark:
 
 
 @dataclass(slots=True, eq=False)
+class Meeting:
+    """One side of two kernels that wait for each other: ends when both are done, or by its limit.
+
+    `duration_ns` counts from when both run. A side that ended before its partner began met no one.
+    """
+
+    limit_ns: float
+    duration_ns: float
+    partner: Meeting | None = None
+    started_ns: float = math.inf
+
+    @property
+    def met_ns(self) -> float:
+        """When both ran; infinite if they have not, or never did."""
+        if self.partner is None:
+            return math.inf
+        began_ns = max(self.started_ns, self.partner.started_ns)
+        return began_ns if began_ns < self._parted_ns else math.inf
+
+    @property
+    def part_done(self) -> float:
+        """How much of what they have to do together they did, once this side has ended."""
+        if math.isinf(self.met_ns):
+            return 0.0
+        return min(1.0, (self._parted_ns - self.met_ns) / self.duration_ns)
+
+    @property
+    def _parted_ns(self) -> float:
+        """When the less patient of the two would go."""
+        ours_ns = self.started_ns + self.limit_ns
+        other = self.partner
+        return ours_ns if other is None else min(ours_ns, other.started_ns + other.limit_ns)
+
+    def end_ns(self, started_ns: float) -> float:
+        self.started_ns = started_ns
+        done_ns = self.met_ns + self.duration_ns
+        return done_ns if done_ns <= self._parted_ns else started_ns + self.limit_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What an operation is to the lanes: `demand` is how much of each it would fill alone.
+
+    Its speed falls to `opposed_speed` while anything runs on a lane in `opposite`.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    demand: float = 1.0
+    opposite: tuple[Lane, ...] = ()
+    opposed_speed: float = 1.0
+
+
+@dataclass(slots=True, eq=False)
 class Operation:
     """Work of a stream, which starts no sooner than `after`; keeps `gpus` awake while it runs."""
 
     gpus: tuple[int, ...]
     effect: Callable[[float], None]  # told when it ended
-    duration_ns: float = 0.0
-    lanes: tuple[Lane, ...] = ()
-    hold: Hold | None = None
+    duration_ns: float = 0.0  # alone
+    traffic: Traffic = Traffic()
+    hold: Hold | Meeting | None = None
     after: Mark | None = None
     enqueued_ns: float = 0.0
     started_ns: float | None = None
+    # What was left of `duration_ns` at `since_ns`, and how fast it has gone on from there.
+    left_ns: float = 0.0
+    since_ns: float = 0.0
+    speed: float = 1.0
 
     def end_ns(self, started_ns: float) -> float:
-        return self.hold.end_ns(started_ns) if self.hold else started_ns + self.duration_ns
+        if self.hold is not None:
+            return self.hold.end_ns(started_ns)
+        return self.since_ns + self.left_ns / self.speed
 
 
 @dataclass(slots=True, eq=False)
 class Queue:
     """A stream's work that has not ended; `ready_ns` is when the last that did ended."""
 
-    ordinal: int
+    owner: object  # the context
     operations: deque[Operation] = field(default_factory=deque)
     ready_ns: float = 0.0
+    staged_bytes: int = 0  # of what the driver staged, and has not ended
 
 
 class Timeline:
@@ -90,7 +150,7 @@ class Timeline:
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._busy: list[Queue] = []
-        self._lane_free_ns: dict[Lane, float] = {}
+        self._moving: list[Operation] = []
 
     def enqueue(self, queue: Queue, operation: Operation) -> None:
         operation.enqueued_ns = self._clock.time_ns
@@ -106,20 +166,27 @@ class Timeline:
                 return
             self._step(queue, moment_ns)
 
-    def run_until_idle(self, queue: Queue) -> None:
-        """Let time pass until nothing of `queue` is left, or nothing of it will ever end."""
-        while queue.operations:
+    def run_until(self, queue: Queue, ahead_bytes: int | None = None) -> None:
+        """Let time pass until nothing of `queue` is left, or nothing of it will ever end.
+
+        With `ahead_bytes`: until no more than that is left to stage.
+        """
+        while queue.operations and (ahead_bytes is None or queue.staged_bytes > ahead_bytes):
             moment_ns, _ = self._next()
             if math.isinf(moment_ns):
                 return
             self._clock.time_ns = max(self._clock.time_ns, moment_ns)
             self.settle()
 
-    def drop(self, ordinal: int) -> None:
-        """Forget all work of a device, as a fault of its context does."""
-        for queue in [queue for queue in self._busy if queue.ordinal == ordinal]:
+    def drop(self, owner: object) -> None:
+        """Forget all work of a context, as its fault does."""
+        for queue in [queue for queue in self._busy if queue.owner is owner]:
+            if queue.operations[0] in self._moving:
+                self._moving.remove(queue.operations[0])
             queue.operations.clear()
+            queue.staged_bytes = 0
             self._busy.remove(queue)
+        self._share(self._clock.time_ns)
 
     def awake(self, ordinal: int) -> bool:
         """Whether something runs on the GPU or over its link right now."""
@@ -144,19 +211,37 @@ class Timeline:
         start_ns = max(queue.ready_ns, head.enqueued_ns)
         if head.after is not None:
             start_ns = max(start_ns, head.after.time_ns)
-        for lane in head.lanes:
-            start_ns = max(start_ns, self._lane_free_ns.get(lane, 0.0))
         return start_ns
 
     def _step(self, queue: Queue, moment_ns: float) -> None:
         head = queue.operations[0]
         if head.started_ns is None:
-            head.started_ns = moment_ns
-            for lane in head.lanes:
-                self._lane_free_ns[lane] = head.end_ns(moment_ns)
+            head.started_ns = head.since_ns = moment_ns
+            head.left_ns = head.duration_ns
+            if head.traffic.lanes:
+                self._moving.append(head)
+                self._share(moment_ns)
             return
         queue.operations.popleft()
         queue.ready_ns = moment_ns
         if not queue.operations:
             self._busy.remove(queue)
+        if head.traffic.lanes:
+            self._moving.remove(head)
+            self._share(moment_ns)
         head.effect(moment_ns)
+
+    def _share(self, moment_ns: float) -> None:
+        """Bring what moves up to now, and give each its share of the lanes from now on."""
+        demands: dict[Lane, float] = {}
+        for operation in self._moving:
+            for lane in operation.traffic.lanes:
+                demands[lane] = demands.get(lane, 0.0) + operation.traffic.demand
+        for operation in self._moving:
+            operation.left_ns -= (moment_ns - operation.since_ns) * operation.speed
+            operation.since_ns = moment_ns
+            traffic = operation.traffic
+            crowd = max(demands[lane] for lane in traffic.lanes)
+            opposed = any(lane in demands for lane in traffic.opposite)
+            alone = traffic.opposed_speed if opposed else 1.0
+            operation.speed = alone / max(1.0, crowd)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from pytest_gpuxfer.hardware.driver import Feature
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
 from pytest_gpuxfer.model import units
 
@@ -32,11 +33,15 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Timing(_Strict, frozen=True):
-    """How long bytes take: `startup`, then `rate`; `ramp` is what the first 16 KiB cost more."""
+    """How long bytes take: `startup`, then `rate`; `ramp` is what the first 16 KiB cost more.
+
+    `opposed` is the rate while the other direction of the link is busy too.
+    """
 
     rate: Rate
     startup: Duration
     ramp: Duration = Duration(0)
+    opposed: Rate | None = None
 
     def duration_ns(self, size_bytes: int) -> float:
         ramp = self.ramp * min(1.0, size_bytes / _RAMP_BYTES)
@@ -50,6 +55,7 @@ class GpuKind(_Strict, frozen=True):
     memory: Size
     ecc: bool
     fabric: str
+    features: frozenset[Feature]
 
 
 class GpuSlot(_Strict, frozen=True):
@@ -61,29 +67,60 @@ class GpuSlot(_Strict, frozen=True):
 
 
 class Nvlink(_Strict, frozen=True):
-    """The links of each GPU, all to switches, and what they carry when all are up."""
+    """The links of each GPU, all to switches, and what they carry when all are up.
+
+    `latency` is that of one load that waits for the one before, here and below.
+    """
 
     generation: int
     links: int
     per_link: Rate
+    atomics: bool
     write: Timing
     read: Timing
     kernel_write: Timing
+    kernel_read: Timing
+    latency: Duration
 
 
 class Pcie(_Strict, frozen=True):
-    """The PCIe link of each GPU, and what it carries between the GPU and pinned host memory."""
+    """The PCIe link of each GPU, and what it carries between the GPU and the host.
+
+    Memory is pinned but for `pageable`, and on the GPU's own NUMA node: on another one, all rates
+    fall to the part `far_rate` of these.
+    """
 
     generation: int
     width: int
     idle_generation: int
     to_device: Timing
     from_device: Timing
+    pageable: Timing
     kernel_write: Timing
+    kernel_read: Timing
+    latency: Duration
+    far_rate: float
+
+
+class Local(_Strict, frozen=True):
+    """Copies inside a GPU, by its copy engine and by kernels."""
+
+    copy: Timing
+    kernel: Timing
+    latency: Duration
+
+
+class Managed(_Strict, frozen=True):
+    """How managed memory migrates: by prefetch three ways, or page by page to who touches it."""
+
+    to_device: Timing
+    from_device: Timing
+    between: Timing
+    faults: Timing
 
 
 class MachineFile(_Strict, frozen=True):
-    """One machine; `staged` is a copy without peer access, `local` one inside a GPU."""
+    """One machine; `staged` is a copy without peer access."""
 
     title: str
     driver_version: str
@@ -94,7 +131,8 @@ class MachineFile(_Strict, frozen=True):
     nvlink: Nvlink
     pcie: Pcie
     staged: Timing
-    local: Timing
+    local: Local
+    managed: Managed
 
 
 def machine_names() -> tuple[str, ...]:

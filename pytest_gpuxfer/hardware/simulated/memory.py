@@ -9,13 +9,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
-from pytest_gpuxfer.hardware.driver import Comparison, Memory
+from pytest_gpuxfer.hardware.driver import Comparison, DeviceKind, HostKind, Memory
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, WORD_BYTES, Pattern
 
 _MASK: Final = 2**64 - 1
-Content = Pattern | int
+LINE_WORDS: Final = 16  # a chain has one link in each line of 128 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A closed chain through the lines from word `start` on: in each the offset of the next."""
+
+    start: int
+    lines: int
+
+    def word(self, position: int) -> int:
+        line, rest = divmod(position - self.start, LINE_WORDS)
+        return 0 if rest else (line + 1) % self.lines * LINE_WORDS * WORD_BYTES
+
+
+Content = Pattern | Chain | int
 
 
 def _index_of(word: int) -> int:
@@ -30,7 +46,9 @@ def _index_of(word: int) -> int:
 
 
 def _shifted(content: Content, words: int) -> Content:
-    return content if isinstance(content, int) else Pattern(content.offset_words + words)
+    if isinstance(content, Pattern):
+        return Pattern(content.offset_words + words)
+    return Chain(content.start - words, content.lines) if isinstance(content, Chain) else content
 
 
 class WordMap:
@@ -110,7 +128,7 @@ def _wrong(low: int, high: int, content: Content, expected: Pattern) -> tuple[in
     """How many words of [low, high) differ from `expected`, the first and the last of them."""
     if content == expected:
         return None
-    if isinstance(content, Pattern):
+    if not isinstance(content, int):
         return high - low, low, high - 1
     index = _index_of(content)
     if index >= PERIOD_WORDS:
@@ -129,42 +147,109 @@ class AddressError(Exception):
     """Memory that is not allocated, or not in whole words; the message says which."""
 
 
+class Managed:
+    """Managed memory: each of its words is where it was used last."""
+
+    def __init__(self, words: int) -> None:
+        self._places = WordMap(words)  # 0 is nowhere yet, 1 the host, 2 the first GPU
+
+    def place(self, word: int) -> int | None:
+        """The GPU that holds a word; the host (None) also has what nobody used yet."""
+        place = self._places.word(word)
+        return place - 2 if place > 1 else None
+
+    def migrate(self, start: int, words: int, target: int | None) -> dict[int | None, int]:
+        """Bring words to a GPU or the host (None); how many bytes came from where."""
+        goal = 1 if target is None else target + 2
+        moved: dict[int | None, int] = {}
+        for low, high, place in self._places.pieces(start, start + words):
+            if isinstance(place, int) and place not in (0, goal):
+                source = place - 2 if place > 1 else None
+                moved[source] = moved.get(source, 0) + (high - low) * WORD_BYTES
+        self._places.fill(start, words, goal)
+        return moved
+
+    def held_bytes(self, ordinal: int) -> int:
+        """How much of it a GPU holds."""
+        pieces = self._places.pieces(0, self._places.words)
+        return sum(high - low for low, high, place in pieces if place == ordinal + 2) * WORD_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """Memory with what is in it; `granted` are the GPUs that may use POOL and VMM memory."""
+
+    memory: Memory
+    words: WordMap
+    kind: HostKind | DeviceKind | Managed
+    numa_node: int = 0  # of host memory
+    granted: set[int] = field(default_factory=set)
+
+    @property
+    def is_pageable(self) -> bool:
+        return self.kind is HostKind.PAGEABLE
+
+
 class AddressSpace:
-    """Every allocation of the machine; addresses are never used again."""
+    """Every allocation of one process; addresses are never used again."""
 
     _PAGE_BYTES: Final = 2**21
 
     def __init__(self) -> None:
         self._next = 0x7F00_0000_0000
         self._bases: list[int] = []
-        self._maps: list[WordMap | None] = []
-        self._memories: list[Memory] = []
+        self._allocations: list[Allocation | None] = []
 
-    def allocate(self, size_bytes: int, ordinal: int | None) -> Memory:
-        memory = Memory(self._next, size_bytes, ordinal)
-        self._bases.append(memory.address)
-        self._maps.append(WordMap(-(-size_bytes // WORD_BYTES)))
-        self._memories.append(memory)
-        # A page more than is needed: no two allocations touch.
-        self._next += (size_bytes // self._PAGE_BYTES + 2) * self._PAGE_BYTES
-        return memory
+    def allocate(
+        self, size_bytes: int, ordinal: int | None, kind: HostKind | DeviceKind | None = None
+    ) -> Allocation:
+        """Memory of zeros; managed where no kind is given."""
+        words = -(-size_bytes // WORD_BYTES)
+        return self._place(size_bytes, ordinal, WordMap(words), kind or Managed(words))
+
+    def map(self, shared: Allocation) -> Allocation:
+        """Memory of another address space: the same words at an address of ours."""
+        memory = shared.memory
+        return self._place(memory.size_bytes, memory.ordinal, shared.words, DeviceKind.VMM)
 
     def free(self, memory: Memory) -> None:
         """Raises AddressError for what no `allocate` returned, or what is free already."""
         at = bisect_left(self._bases, memory.address)
-        if at == len(self._bases) or self._memories[at] != memory or self._maps[at] is None:
+        held = self._allocations[at] if at < len(self._bases) else None
+        if held is None or held.memory.used_by(memory.ordinal) != memory:
             raise AddressError("it is not allocated")
-        self._maps[at] = None
+        self._allocations[at] = None
 
-    def locate(self, memory: Memory) -> tuple[WordMap, int]:
-        """Where memory lies: its map and first word. Raises AddressError."""
+    def locate(self, memory: Memory) -> tuple[Allocation, int]:
+        """Where memory lies: its allocation and first word there. Raises AddressError."""
         at = bisect_right(self._bases, memory.address) - 1
-        words = self._maps[at] if at >= 0 else None
-        if words is None or self._memories[at].ordinal != memory.ordinal:
+        held = self._allocations[at] if at >= 0 else None
+        if held is None or (
+            held.memory.ordinal != memory.ordinal and not isinstance(held.kind, Managed)
+        ):
             raise AddressError("it is not allocated")
         offset = memory.address - self._bases[at]
-        if offset + memory.size_bytes > self._memories[at].size_bytes:
+        if offset + memory.size_bytes > held.memory.size_bytes:
             raise AddressError("it reaches outside its allocation")
         if offset % WORD_BYTES or memory.size_bytes % WORD_BYTES:
             raise AddressError("a simulated machine moves whole 64-bit words")
-        return words, offset // WORD_BYTES
+        return held, offset // WORD_BYTES
+
+    def managed_bytes(self, ordinal: int) -> int:
+        """How much of its managed memory a GPU holds."""
+        kinds = (held.kind for held in self._allocations if held is not None)
+        return sum(kind.held_bytes(ordinal) for kind in kinds if isinstance(kind, Managed))
+
+    def _place(
+        self,
+        size_bytes: int,
+        ordinal: int | None,
+        words: WordMap,
+        kind: HostKind | DeviceKind | Managed,
+    ) -> Allocation:
+        allocation = Allocation(Memory(self._next, size_bytes, ordinal), words, kind)
+        self._bases.append(self._next)
+        self._allocations.append(allocation)
+        # A page more than is needed: no two allocations touch.
+        self._next += (size_bytes // self._PAGE_BYTES + 2) * self._PAGE_BYTES
+        return allocation

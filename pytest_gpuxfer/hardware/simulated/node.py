@@ -1,4 +1,4 @@
-"""The state of one simulated machine that its driver and its telemetry share."""
+"""The state of one simulated machine that its processes and its telemetry share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from pytest_gpuxfer.hardware.simulated.wiring import Route, Wiring
 
 _NAMESPACE: Final = uuid.UUID("8d6e61a2-7f0e-4b53-9a53-5f3b7a1c9a10")
 
+# What a byte of data adds to a PCIe link's counters on its way, and requests for it the other way,
+# as measured on H200.
+_PCIE_IN: Final = {"in": 1.078, "out": 0.094}
+_PCIE_OUT: Final = {"in": 0.0, "out": 1.094}
+
 
 class Node:
     """A machine, its clock and what happened on it so far. The same calls give the same figures."""
@@ -26,9 +31,15 @@ class Node:
         self.uuids = tuple(
             f"GPU-{uuid.uuid5(_NAMESPACE, f'{name}/{slot.pci_address}')}" for slot in machine.gpus
         )
+        self.used_bytes = [0] * len(machine.gpus)
+        self.cpu_node = machine.gpus[0].numa_node  # where the thread that calls us runs
         # Counters run since the machine started: only differences mean something.
-        self.sent_bytes = [self.random.randrange(2**40) for _ in machine.gpus]
-        self.received_bytes = [self.random.randrange(2**40) for _ in machine.gpus]
+        self.lane_bytes: dict[tuple[str, int], float] = {
+            (f"{link} {way}", gpu): self.random.randrange(2**40)
+            for gpu in range(len(machine.gpus))
+            for link in ("nvlink", "pcie")
+            for way in ("out", "in")
+        }
 
     def spend(self, duration_ns: float) -> None:
         """Let time pass, and everything happen that does so meanwhile."""
@@ -41,7 +52,10 @@ class Node:
 
     def count(self, route: Route, size_bytes: int) -> None:
         """Add a transfer to the counters of the links that it crossed."""
-        if route.nvlink is not None:
-            sender, receiver = route.nvlink
-            self.sent_bytes[sender] += size_bytes
-            self.received_bytes[receiver] += size_bytes
+        for lane in route.lanes:
+            kind, gpu = lane
+            if kind.startswith("nvlink"):
+                self.lane_bytes[lane] += size_bytes
+            elif kind.startswith("pcie"):
+                for way, part in (_PCIE_IN if kind == "pcie in" else _PCIE_OUT).items():
+                    self.lane_bytes[f"pcie {way}", gpu] += part * size_bytes

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from pytest_gpuxfer.hardware.simulated.node import Node
-from pytest_gpuxfer.hardware.telemetry import GpuIdentity, GpuStatus, NvlinkBytes
+from pytest_gpuxfer.hardware.telemetry import GpuIdentity, GpuStatus, NvlinkBytes, PcieBytes
 from pytest_gpuxfer.model.machine import NvlinkPort, PcieLink
 from pytest_gpuxfer.model.units import KIB
 from pytest_gpuxfer.model.unknown import Unknown
 
 _CALL_NS: Final = 50_000.0
+_TRICKLE_BYTES_PER_NS: Final = 1e-3  # over PCIe, while nothing is copied
+_WAYS: Final = ("out", "in")
 
 
 class SimulatedTelemetry:
@@ -37,8 +39,16 @@ class SimulatedTelemetry:
     def nvlink_bytes(self, uuid: str) -> NvlinkBytes | Unknown:
         gpu = self._look(uuid)
         # The hardware counts in KiB.
-        sent, received = self._node.sent_bytes[gpu], self._node.received_bytes[gpu]
+        sent, received = (int(self._node.lane_bytes[f"nvlink {way}", gpu]) for way in _WAYS)
         return NvlinkBytes(sent // KIB * KIB, received // KIB * KIB)
+
+    def pcie_bytes(self, uuid: str) -> PcieBytes | Unknown:
+        gpu = self._look(uuid)
+        trickle = self._node.clock.time_ns * _TRICKLE_BYTES_PER_NS
+        sent, received = (
+            int(self._node.lane_bytes[f"pcie {way}", gpu] + trickle) % 2**32 for way in _WAYS
+        )
+        return PcieBytes(sent, received)
 
     def pcie_link(self, uuid: str) -> PcieLink:
         gpu, pcie = self._look(uuid), self._node.machine.pcie
