@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_gpuxfer.hardware.driver import Context, Memory, Stream
+from pytest_gpuxfer.hardware.driver import Context, DeviceKind, HostKind, Memory, Stream
 from pytest_gpuxfer.hardware.simulated import open_machine
 
 SECOND_NS = 10**9
@@ -28,11 +28,11 @@ class Rig:
             self.streams[ordinal] = self.driver.create_stream(self.context(ordinal))
         return self.streams[ordinal]
 
-    def device(self, ordinal: int, size_bytes: int) -> Memory:
-        return self.driver.allocate_device(self.context(ordinal), size_bytes)
+    def device(self, ordinal: int, size_bytes: int, kind: DeviceKind = DeviceKind.MALLOC) -> Memory:
+        return self.driver.allocate_device(self.context(ordinal), size_bytes, kind)
 
-    def host(self, size_bytes: int) -> Memory:
-        return self.driver.allocate_host(self.context(0), size_bytes)
+    def host(self, size_bytes: int, kind: HostKind = HostKind.PINNED) -> Memory:
+        return self.driver.allocate_host(self.context(0), size_bytes, kind)
 
     def enable(self, mapper: int, owner: int) -> None:
         assert self.driver.enable_peer_access(self.context(mapper), self.context(owner)).on

@@ -5,10 +5,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from pytest_gpuxfer.hardware.driver import Fill
-from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
+from pytest_gpuxfer.hardware.driver import (
+    ChaseChain,
+    Fill,
+    HostKind,
+    KernelCopy,
+    Memory,
+    Stream,
+    WriteChain,
+)
+from pytest_gpuxfer.hardware.telemetry import NvlinkBytes, PcieBytes
 from tests.unit.simulated_rig import MIB, Rig
 
 TOLERANCE = 0.05
@@ -72,13 +82,186 @@ def test_small_copies(access: bool, elapsed_us: float) -> None:
     assert rig.elapsed_ns(stream, work) / 100 / 1000 == near(elapsed_us)
 
 
-def test_kernels_that_write_to_a_peer() -> None:
+def kernel_rate(rig: Rig, destination: Memory, source: Memory, issuer: int) -> float:
+    stream, kernel = rig.stream(issuer), KernelCopy(destination, source)
+
+    def work() -> None:
+        for _ in range(8):
+            rig.driver.launch(kernel, stream)
+
+    return 8 * source.size_bytes / rig.elapsed_ns(stream, work)
+
+
+@pytest.mark.parametrize(("issuer", "rate"), [(0, 369.8), (1, 376.1), (1, 374.0)])
+def test_kernels_that_copy_to_or_from_a_peer(issuer: int, rate: float) -> None:
     rig = Rig()
+    rig.enable(issuer, 1 - issuer)
+    assert kernel_rate(rig, rig.device(1, LARGE), rig.device(0, LARGE), issuer) == near(rate)
+
+
+@pytest.mark.parametrize("kind", [HostKind.PINNED, HostKind.REGISTERED, HostKind.SHARED])
+def test_kernels_that_read_and_write_host_memory(kind: HostKind) -> None:
+    rig = Rig()
+    host, memory = rig.host(LARGE, kind), rig.device(0, LARGE)
+    assert kernel_rate(rig, memory, host, 0) == near(51.4)
+    assert kernel_rate(rig, host, memory, 0) == near(52.6)
+
+
+def test_kernels_that_copy_inside_a_gpu_or_fill_a_peer() -> None:
+    rig = Rig()
+    assert kernel_rate(rig, rig.device(0, LARGE), rig.device(0, LARGE), 0) == near(1934)
     rig.enable(0, 1)
-    kernel = Fill(rig.device(1, LARGE), 0)
-    stream = rig.stream(0)
+    kernel, stream = Fill(rig.device(1, LARGE), 0), rig.stream(0)
     elapsed_ns = rig.elapsed_ns(stream, lambda: rig.driver.launch(kernel, stream))
     assert LARGE / elapsed_ns == near(369.5)
+
+
+@pytest.mark.parametrize(("owner", "nanoseconds"), [(0, 142), (1, 855), (1, 830), (None, 1185)])
+def test_dependent_loads(owner: int | None, nanoseconds: float) -> None:
+    rig = Rig()
+    rig.enable(0, 1)
+    memory = rig.host(2 * MIB) if owner is None else rig.device(owner, 2 * MIB)
+    stream, arrived = rig.stream(0), rig.device(0, 8)
+    rig.driver.launch(WriteChain(memory), stream)
+    chase = ChaseChain(memory, 16384, arrived)
+    elapsed_ns = rig.elapsed_ns(stream, lambda: rig.driver.launch(chase, stream))
+    assert elapsed_ns / 16384 == near(nanoseconds)
+
+
+def together(rig: Rig, jobs: list[tuple[Memory, Memory, int]], *, kernels: bool) -> list[float]:
+    """The rate of each copy (destination, source, issuer) while all others run, too."""
+    streams = [rig.driver.create_stream(rig.context(issuer)) for *_, issuer in jobs]
+    issuers = [issuer for *_, issuer in jobs]
+    marks = []
+
+    def mark(stream: Stream) -> None:
+        marks.append(rig.driver.create_event(stream.context))
+        rig.driver.record_event(marks[-1], stream)
+
+    for (destination, source, issuer), stream in zip(jobs, streams, strict=True):
+        mark(stream)
+        for _ in range(8):
+            if kernels:
+                kernel = KernelCopy(destination, source, issuers.count(issuer))
+                rig.driver.launch(kernel, stream)
+            else:
+                rig.driver.copy(destination, source, stream)
+        mark(stream)
+    rig.wait(*streams)
+    took = [rig.driver.elapsed_ns(*marks[at : at + 2]) for at in range(0, len(marks), 2)]
+    return [8 * job[1].size_bytes / ns for job, ns in zip(jobs, took, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("writes", "kernels", "rate"),
+    [(True, False, 391.86), (False, False, 389.43), (True, True, 365.7), (False, True, 338.6)],
+)
+def test_both_ways_between_two_gpus_at_once(writes: bool, kernels: bool, rate: float) -> None:
+    rig = Rig()
+    rig.enable(0, 1)
+    rig.enable(1, 0)
+    jobs = [
+        (rig.device(1, LARGE), rig.device(0, LARGE), 0 if writes else 1),
+        (rig.device(0, LARGE), rig.device(1, LARGE), 1 if writes else 0),
+    ]
+    assert together(rig, jobs, kernels=kernels) == [near(rate), near(rate)]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "to_device", "from_device"), [(False, 52.03, 50.71), (True, 42.45, 42.46)]
+)
+def test_both_ways_between_a_gpu_and_the_host_at_once(
+    kernels: bool, to_device: float, from_device: float
+) -> None:
+    rig = Rig()
+    jobs = [
+        (rig.device(0, LARGE), rig.host(LARGE), 0),
+        (rig.host(LARGE), rig.device(0, LARGE), 0),
+    ]
+    assert together(rig, jobs, kernels=kernels) == [near(to_device), near(from_device)]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "to_all", "from_all"), [(False, 55.35, 55.28), (True, 50.85, 51.84)]
+)
+def test_the_host_and_all_gpus_at_once(kernels: bool, to_all: float, from_all: float) -> None:
+    rig = Rig()
+    inward = [(rig.device(gpu, LARGE), rig.host(LARGE), gpu) for gpu in (0, 1)]
+    outward = [(host, memory, gpu) for memory, host, gpu in inward]
+    assert together(rig, inward, kernels=kernels) == [near(to_all)] * 2
+    assert together(rig, outward, kernels=kernels) == [near(from_all)] * 2
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+def test_pageable_memory_is_slow_and_holds_the_caller(to_device: bool) -> None:
+    rig = Rig()
+    ends = (rig.device(0, LARGE), rig.host(LARGE, HostKind.PAGEABLE))
+    stream, before = rig.stream(0), rig.clock.now_ns()
+    rig.driver.copy(*(ends if to_device else ends[::-1]), stream)
+    assert rig.driver.stream_idle(stream)
+    assert LARGE / (rig.clock.now_ns() - before) == near(8.99)
+
+
+def test_registered_memory_is_as_fast_as_pinned() -> None:
+    rig = Rig()
+    host = rig.host(LARGE, HostKind.REGISTERED)
+    assert rig.rate(rig.device(0, LARGE), host, 0) == near(55.53)
+
+
+def test_managed_memory_migrates_by_prefetch_and_by_faults() -> None:
+    rig = Rig()
+    size, stream = 128 * MIB, rig.stream(0)
+    memory = rig.driver.allocate_managed(rig.context(0), size)
+    destination = rig.device(0, size)
+
+    def rate(target: int | None) -> float:
+        context = None if target is None else rig.context(target)
+        return size / rig.elapsed_ns(stream, lambda: rig.driver.prefetch(memory, context, stream))
+
+    rig.driver.fill_host(memory, 1)
+    assert rate(0) == near(47.6)
+    assert rate(None) == near(18.5)
+    kernel = KernelCopy(destination, memory.used_by(0))
+    faulting = rig.elapsed_ns(stream, lambda: rig.driver.launch(kernel, stream))
+    assert size / faulting == near(10.56)
+    assert size / rig.elapsed_ns(stream, lambda: rig.driver.launch(kernel, stream)) > 1000
+
+
+def test_staged_copies_hold_the_caller_at_the_pace_of_the_copy() -> None:
+    rig = Rig()
+    memories = rig.device(1, LARGE), rig.device(0, LARGE)
+    rig.driver.copy(*memories, rig.stream(0))
+    before = rig.clock.now_ns()
+    for _ in range(8):
+        rig.driver.copy(*memories, rig.stream(0))
+    assert (rig.clock.now_ns() - before) / 8e6 == near(13.56)
+
+
+def test_pcie_counters_count_packets_and_requests() -> None:
+    rig = Rig()
+
+    def rise(destination: Memory, source: Memory) -> tuple[float, float]:
+        """GB sent and received for 3.22 GB."""
+        readings: list[PcieBytes] = []
+        for _ in range(7):  # each less than a turn of the counter
+            found = rig.hardware.telemetry.pcie_bytes(rig.uuid(0))
+            assert isinstance(found, PcieBytes)
+            readings.append(found)
+            if len(readings) < 7:
+                rig.rate(destination, source, 0, count=1)
+        steps = list(pairwise(readings))
+        sent = sum((after.sent_bytes - before.sent_bytes) % 2**32 for before, after in steps)
+        received = sum(
+            (after.received_bytes - before.received_bytes) % 2**32 for before, after in steps
+        )
+        return sent / 6 / LARGE, received / 6 / LARGE
+
+    memory, host = rig.device(0, LARGE), rig.host(LARGE)
+    assert rise(memory, host) == (near(2.014 / 21.475), near(23.153 / 21.475))
+    sent, received = rise(host, memory)
+    assert sent == near(23.489 / 21.475)
+    assert received < 0.001
+    assert max(rise(memory, rig.device(0, LARGE))) < 0.001
 
 
 def test_a_relay_through_pinned_memory() -> None:

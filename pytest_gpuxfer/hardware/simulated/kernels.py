@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Final
+
 from pytest_gpuxfer.hardware.driver import (
     AtomicAdd,
     ChaseChain,
@@ -21,8 +24,9 @@ from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.simulated.process import ContextState
 from pytest_gpuxfer.model.pattern import WORD_BYTES
 
-_CALL = "cuLaunchKernel"
-_LINE_BYTES = LINE_WORDS * WORD_BYTES
+_CALL: Final = "cuLaunchKernel"
+_LINE_BYTES: Final = LINE_WORDS * WORD_BYTES
+_LATENCY_SPREAD: Final = 0.002  # rms, of equal chases
 
 
 class Kernels(Copies):
@@ -37,7 +41,8 @@ class Kernels(Copies):
         state = self._enter(_CALL, stream.context, stream.handle)
         touched = [self._locate(_CALL, memory) for memory in _memories(kernel)]
         if not all(self._may_use(state.ordinal, allocation) for allocation, _ in touched):
-            self._enqueue_fault(state, 700, stream)
+            fault = Operation((state.ordinal,), partial(self._fault, state))
+            self._enqueue(stream, fault)
             return
         for (allocation, start), memory in zip(touched, _memories(kernel), strict=True):
             self._bring(allocation, start, memory.size_bytes, state.ordinal, stream, by_faults=True)
@@ -49,7 +54,7 @@ class Kernels(Copies):
             case WriteChain():
                 self._write_chain(kernel, state.ordinal, *touched[0], stream)
             case ChaseChain():
-                self._chase(kernel, state, *touched[0], stream)
+                self._chase(kernel, state, touched, stream)
             case Handshake():
                 self._handshake(kernel, state.ordinal, *touched[0], stream)
             case AtomicAdd():
@@ -103,20 +108,23 @@ class Kernels(Copies):
         self._run(route, kernel.memory.size_bytes, stream, lay)
 
     def _chase(
-        self, kernel: ChaseChain, state: ContextState, allocation: Allocation, start: int,
+        self, kernel: ChaseChain, state: ContextState, touched: list[tuple[Allocation, int]],
         stream: Stream,
     ) -> None:  # fmt: skip
-        """What holds no chain leads a load astray: the kernel faults when it gets there."""
-        owner = self._place(allocation, start)
+        (held, start), (arrived, arrived_start) = touched
+        owner = self._place(held, start)
         duration_ns = kernel.hops * self._node.wiring.latency_ns(state.ordinal, owner)
-        lines = kernel.memory.size_bytes // _LINE_BYTES
 
         def follow(moment_ns: float) -> None:
-            pieces = [content for *_, content in allocation.words.pieces(start, start + 1)]
-            if pieces != [Chain(start, lines)]:
-                self._fault(state, 719, moment_ns)
+            content = held.words.content(start)
+            if isinstance(content, Chain) and content.start == start:
+                arrived.words.fill(arrived_start, 1, content.offset_bytes(kernel.hops))
+            elif content == 0:
+                arrived.words.fill(arrived_start, 1, 0)  # round and round on one line
+            else:
+                self._fault(state, moment_ns)  # a load gone astray
 
-        duration_ns *= self._node.random.gauss(1.0, 0.002)
+        duration_ns *= self._node.random.gauss(1.0, _LATENCY_SPREAD)
         self._enqueue(stream, Operation((state.ordinal,), follow, duration_ns))
 
     def _handshake(
@@ -160,5 +168,7 @@ def _memories(kernel: Kernel) -> tuple[Memory, ...]:
             return kernel.destination, kernel.source
         case Handshake():
             return kernel.own, kernel.peer
+        case ChaseChain():
+            return kernel.memory, kernel.arrived
         case _:
             return (kernel.memory,)

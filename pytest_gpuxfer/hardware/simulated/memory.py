@@ -21,14 +21,21 @@ LINE_WORDS: Final = 16  # a chain has one link in each line of 128 bytes
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A closed chain through the lines from word `start` on: in each the offset of the next."""
+    """A closed chain through the lines from word `start` on: in each the offset of the next.
+
+    One line after the other: where nothing is cached or fetched ahead, the order changes nothing.
+    """
 
     start: int
     lines: int
 
     def word(self, position: int) -> int:
         line, rest = divmod(position - self.start, LINE_WORDS)
-        return 0 if rest else (line + 1) % self.lines * LINE_WORDS * WORD_BYTES
+        return 0 if rest else self.offset_bytes(line + 1)
+
+    def offset_bytes(self, hops: int) -> int:
+        """Where so many hops from the first line lead."""
+        return hops % self.lines * LINE_WORDS * WORD_BYTES
 
 
 Content = Pattern | Chain | int
@@ -67,8 +74,12 @@ class WordMap:
         return len(self._starts)
 
     def word(self, position: int) -> int:
-        content = self._contents[bisect_right(self._starts, position) - 1]
+        content = self.content(position)
         return content if isinstance(content, int) else content.word(position)
+
+    def content(self, position: int) -> Content:
+        """What a position is part of; its index 0 is position 0, but for a chain."""
+        return self._contents[bisect_right(self._starts, position) - 1]
 
     def fill(self, start: int, words: int, content: Content) -> None:
         """Write `content`, its index 0 at `start`."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeVar
 
 from pytest_gpuxfer.hardware.driver import Context, DeviceKind, HostKind, Memory, Stream
@@ -143,10 +142,7 @@ class Process:
             self._node.spend(self._node.duration_ns(route, amount))
             self._node.count(route, amount)
 
-    def _enqueue_fault(self, state: ContextState, code: int, stream: Stream) -> None:
-        self._enqueue(stream, Operation((state.ordinal,), partial(self._fault, state, code)))
-
-    def _fault(self, state: ContextState, code: int, _: float) -> None:
-        """A kernel's fault ends the context: no call of it succeeds any more."""
-        state.fault = code
+    def _fault(self, state: ContextState, _: float) -> None:
+        """An illegal address ends the context: no call of it succeeds any more."""
+        state.fault = 700
         self._node.timeline.drop(state)
