@@ -115,6 +115,34 @@ def test_all_to_one_is_one_link_and_disjoint_pairs_do_not_meet(rig: Rig) -> None
     assert 8 * SIZE / slowest_ns([(0, 1), (2, 3), (4, 5), (6, 7)]) == pytest.approx(390, 0.02)
 
 
+def test_a_copy_is_slow_only_while_another_shares_its_link(rig: Rig) -> None:
+    rig.enable(0, 1)
+    long = rig.device(1, 512 * MIB), rig.device(0, 512 * MIB)
+    alone_ns = 512 * MIB / rig.rate(*long, 0)
+    short_ns = 64 * MIB / rig.rate(rig.device(1, SIZE), rig.device(0, SIZE), 0)
+    other = rig.driver.create_stream(rig.context(0))
+
+    def work() -> None:
+        rig.driver.copy(*long, rig.stream(0))
+        rig.clock.sleep_ns(int(alone_ns / 4))
+        rig.driver.copy(rig.device(1, SIZE), rig.device(0, SIZE), other)
+
+    took_ns = rig.elapsed_ns(rig.stream(0), work, gated=False)
+    assert took_ns == pytest.approx(alone_ns + short_ns, rel=0.01)
+
+
+@pytest.mark.parametrize(("fault", "place"), [("gpu0-gpu1", 1), ("gpu0", None)])
+def test_flipped_bits_meet_kernels_too(fault: str, place: int | None) -> None:
+    rig = Rig("hgx-h200", f"flipped-bit:{fault}")
+    rig.enable(0, 1)
+    source = rig.device(0, SIZE)
+    destination = rig.host(SIZE) if place is None else rig.device(place, SIZE)
+    launched(rig, 0, Fill(source, PATTERN))
+    launched(rig, 0, KernelCopy(destination, source))
+    rig.context(1)
+    assert rig.driver.compare(destination, PATTERN).wrong_words == 1
+
+
 # Chains, flags and atomics
 
 
@@ -264,6 +292,19 @@ def test_a_prefetch_spares_the_kernel_its_faults(rig: Rig) -> None:
 def test_only_managed_memory_is_prefetched(rig: Rig) -> None:
     with pytest.raises(DriverError, match="INVALID_VALUE"):
         rig.driver.prefetch(rig.device(0, SIZE), rig.context(0), rig.stream(0))
+
+
+def test_memory_is_freed_as_it_was_allocated(rig: Rig) -> None:
+    context = rig.context(0)
+    device, managed = rig.device(0, SIZE), rig.driver.allocate_managed(context, SIZE)
+    for free, memory in (
+        (rig.driver.free_host, device),
+        (rig.driver.free_managed, device),
+        (rig.driver.release_import, device),
+        (rig.driver.free_host, managed),
+    ):
+        with pytest.raises(DriverError, match="INVALID_VALUE"):
+            free(context, memory)
 
 
 # Another process

@@ -6,7 +6,7 @@ from typing import Final
 
 from pytest_gpuxfer.hardware.driver import Context, DeviceKind, Feature, HostKind, Memory
 from pytest_gpuxfer.hardware.simulated.errors import fail
-from pytest_gpuxfer.hardware.simulated.memory import AddressError, Allocation
+from pytest_gpuxfer.hardware.simulated.memory import AddressError, Allocation, Kind, Managed
 from pytest_gpuxfer.hardware.simulated.process import ContextState, Process
 
 _ALLOCATE: Final = {
@@ -85,7 +85,7 @@ class Allocations(Process):
 
     def free_host(self, context: Context, memory: Memory) -> None:
         self._enter("cuMemFreeHost", context)
-        self._free_unowned("cuMemFreeHost", memory)
+        self._free_unowned("cuMemFreeHost", memory, HostKind)
 
     def allocate_managed(self, context: Context, size_bytes: int) -> Memory:
         self._enter("cuMemAllocManaged", context)
@@ -95,10 +95,13 @@ class Allocations(Process):
 
     def free_managed(self, context: Context, memory: Memory) -> None:
         self._enter("cuMemFree", context)
-        self._free_unowned("cuMemFree", memory)
+        self._free_unowned("cuMemFree", memory, Managed)
 
-    def _free_unowned(self, call: str, memory: Memory) -> None:
+    def _free_unowned(self, call: str, memory: Memory, kind: type[Kind]) -> None:
         """Free memory that belongs to no context."""
+        allocation, _ = self._locate(call, memory)
+        if not isinstance(allocation.kind, kind):
+            fail(call, 1, "it was not allocated so")
         try:
             self._space.free(memory)
         except AddressError as error:

@@ -10,7 +10,7 @@ from pytest_gpuxfer.hardware.driver import Comparison, Context, DeviceKind, Feat
 from pytest_gpuxfer.hardware.simulated.allocations import Allocations
 from pytest_gpuxfer.hardware.simulated.engine import Operation, Queue
 from pytest_gpuxfer.hardware.simulated.errors import fail
-from pytest_gpuxfer.hardware.simulated.memory import Allocation, Managed
+from pytest_gpuxfer.hardware.simulated.memory import Allocation, Managed, WordMap
 from pytest_gpuxfer.hardware.simulated.wiring import HOST_RATE_BYTES_PER_S, Route
 from pytest_gpuxfer.model.pattern import WORD_BYTES, Pattern
 from pytest_gpuxfer.model.units import MIB, NS_PER_S
@@ -22,6 +22,8 @@ _PIECE_BYTES: Final = 16 * MIB
 _AHEAD_BYTES: Final = 64 * MIB
 _STAGING_NS: Final = 10_000.0
 _STAGING_NS_PER_BYTE: Final = 3_500.0 / MIB
+
+_Place = tuple[WordMap, int]  # and a word of it
 
 
 class Copies(Allocations):
@@ -84,21 +86,22 @@ class Copies(Allocations):
         target, target_start = self._locate(call, destination.window(0, size_bytes))
         places = self._place(target, target_start), self._place(origin, origin_start)
         route = self._route(call, issuer, (target, origin), places)
-
-        def arrive(_: float) -> None:
-            words = size_bytes // WORD_BYTES
-            target.words.copy(target_start, origin.words, origin_start, words)
-            if route.flips_bits and words:
-                at = target_start + self._node.random.randrange(words)
-                flipped = target.words.word(at) ^ 1 << self._node.random.randrange(64)
-                target.words.fill(at, 1, flipped)
-
+        ends = (target.words, target_start), (origin.words, origin_start)
+        arrive = partial(self._arrive, route, *ends, size_bytes // WORD_BYTES)
         if route.staged:
             self._stage(route, size_bytes, stream, arrive)
             return
         self._run(route, size_bytes, stream, arrive)
         if target.is_pageable or origin.is_pageable:
             self._node.timeline.run_until(stream.handle)
+
+    def _arrive(self, route: Route, target: _Place, origin: _Place, words: int, _: float) -> None:
+        """What a copy leaves at its end."""
+        (written, start), (read, read_start) = target, origin
+        written.copy(start, read, read_start, words)
+        if route.flips_bits and words:
+            at = start + self._node.random.randrange(words)
+            written.fill(at, 1, written.word(at) ^ 1 << self._node.random.randrange(64))
 
     def _stage(
         self, route: Route, size_bytes: int, stream: Stream, arrive: Callable[[float], None]
@@ -143,16 +146,19 @@ class Copies(Allocations):
             )
         if destination == source:
             return wiring.local_copy(source)
-        mapped = self._mapped(*allocations, *places)
+        mapped = self._mapped(*allocations, destination, source)
         return wiring.peer_copy(source, destination, issuer, mapped=mapped)
 
     def _mapped(
-        self, target: Allocation, origin: Allocation, destination: int | None, source: int | None
+        self, target: Allocation, origin: Allocation, destination: int, source: int
     ) -> bool:
         """A copy engine needs the mapping of one side only, whichever that is.
 
         Where memory of a pool is among them, its own access counts, not a context's.
         """
-        ends = [(destination, origin), (source, target)]
-        scoped = [(gpu, held) for gpu, held in ends if held.kind is not DeviceKind.MALLOC]
-        return any(gpu is not None and self._may_use(gpu, held) for gpu, held in scoped or ends)
+        plain = target.kind is origin.kind is DeviceKind.MALLOC
+        return any(
+            self._may_use(gpu, held)
+            for gpu, held in ((destination, origin), (source, target))
+            if plain or held.kind is not DeviceKind.MALLOC
+        )

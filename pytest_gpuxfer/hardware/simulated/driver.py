@@ -21,7 +21,7 @@ from pytest_gpuxfer.hardware.driver import (
 from pytest_gpuxfer.hardware.simulated.engine import Hold, Mark, Operation, Queue
 from pytest_gpuxfer.hardware.simulated.errors import fail
 from pytest_gpuxfer.hardware.simulated.kernels import Kernels
-from pytest_gpuxfer.hardware.simulated.memory import Allocation
+from pytest_gpuxfer.hardware.simulated.memory import Allocation, Imported
 from pytest_gpuxfer.hardware.simulated.peer_process import SimulatedPeer
 from pytest_gpuxfer.hardware.simulated.process import CALL_NS, ContextState
 from pytest_gpuxfer.model.measurement import Access
@@ -204,7 +204,7 @@ class SimulatedDriver(Kernels):
 
     def release_import(self, context: Context, memory: Memory) -> None:
         self._enter("cuIpcCloseMemHandle", context)
-        self._free_unowned("cuIpcCloseMemHandle", memory)
+        self._free_unowned("cuIpcCloseMemHandle", memory, Imported)
 
     def allocation_of(self, memory: Memory) -> Allocation:
         """What another process maps of ours."""

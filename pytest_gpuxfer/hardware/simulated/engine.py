@@ -216,8 +216,7 @@ class Timeline:
     def _step(self, queue: Queue, moment_ns: float) -> None:
         head = queue.operations[0]
         if head.started_ns is None:
-            head.started_ns = head.since_ns = moment_ns
-            head.left_ns = head.duration_ns
+            self._begin(head, moment_ns)
             if head.traffic.lanes:
                 self._moving.append(head)
                 self._share(moment_ns)
@@ -227,9 +226,27 @@ class Timeline:
         if not queue.operations:
             self._busy.remove(queue)
         if head.traffic.lanes:
-            self._moving.remove(head)
-            self._share(moment_ns)
+            self._leave(head, queue, moment_ns)
         head.effect(moment_ns)
+
+    def _begin(self, operation: Operation, moment_ns: float) -> None:
+        operation.started_ns = operation.since_ns = moment_ns
+        operation.left_ns = operation.duration_ns
+
+    def _leave(self, ended: Operation, queue: Queue, moment_ns: float) -> None:
+        following = queue.operations[0] if queue.operations else None
+        if (
+            following is not None
+            and following.traffic == ended.traffic
+            and self._start_ns(queue, following) <= moment_ns
+        ):
+            # One copy behind the other changes no share: most of all there is to do.
+            self._begin(following, moment_ns)
+            following.speed = ended.speed
+            self._moving[self._moving.index(ended)] = following
+            return
+        self._moving.remove(ended)
+        self._share(moment_ns)
 
     def _share(self, moment_ns: float) -> None:
         """Bring what moves up to now, and give each its share of the lanes from now on."""

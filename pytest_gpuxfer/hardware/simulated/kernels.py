@@ -86,10 +86,8 @@ class Kernels(Copies):
             kernel.sharers,
         )
 
-        def arrive(_: float) -> None:
-            words = size_bytes // WORD_BYTES
-            target.words.copy(target_start, origin.words, origin_start, words)
-
+        ends = (target.words, target_start), (origin.words, origin_start)
+        arrive = partial(self._arrive, route, *ends, size_bytes // WORD_BYTES)
         self._run(route, size_bytes, stream, arrive)
 
     def _write_chain(

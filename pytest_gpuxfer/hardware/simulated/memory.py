@@ -186,13 +186,23 @@ class Managed:
         return sum(high - low for low, high, place in pieces if place == ordinal + 2) * WORD_BYTES
 
 
+class Imported:
+    """Memory of another process."""
+
+
+Kind = HostKind | DeviceKind | Managed | Imported
+
+
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """Memory with what is in it; `granted` are the GPUs that may use POOL and VMM memory."""
+    """Memory with what is in it.
+
+    `granted` are the GPUs that may use it, where the access of a context does not cover it.
+    """
 
     memory: Memory
     words: WordMap
-    kind: HostKind | DeviceKind | Managed
+    kind: Kind
     numa_node: int = 0  # of host memory
     granted: set[int] = field(default_factory=set)
 
@@ -221,7 +231,7 @@ class AddressSpace:
     def map(self, shared: Allocation) -> Allocation:
         """Memory of another address space: the same words at an address of ours."""
         memory = shared.memory
-        return self._place(memory.size_bytes, memory.ordinal, shared.words, DeviceKind.VMM)
+        return self._place(memory.size_bytes, memory.ordinal, shared.words, Imported())
 
     def free(self, memory: Memory) -> None:
         """Raises AddressError for what no `allocate` returned, or what is free already."""
@@ -256,7 +266,7 @@ class AddressSpace:
         size_bytes: int,
         ordinal: int | None,
         words: WordMap,
-        kind: HostKind | DeviceKind | Managed,
+        kind: Kind,
     ) -> Allocation:
         allocation = Allocation(Memory(self._next, size_bytes, ordinal), words, kind)
         self._bases.append(self._next)

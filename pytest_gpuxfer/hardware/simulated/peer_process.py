@@ -8,6 +8,7 @@ from pytest_gpuxfer.hardware.driver import (
     Comparison,
     Context,
     DeviceKind,
+    Feature,
     Fill,
     Memory,
     PeerProcessError,
@@ -35,6 +36,9 @@ class SimulatedPeer:
         context = self._alive()
         if kind is DeviceKind.POOL:
             fail("cuMemPoolExportPointer", 801, "only MALLOC and VMM memory is shared")
+        by_descriptor = self._driver.supports(context.ordinal, Feature.FILE_DESCRIPTORS)
+        if kind is DeviceKind.VMM and not by_descriptor:
+            fail("cuMemExportToShareableHandle", 801)
         memory = self._last = self._driver.allocate_device(context, size_bytes, kind)
         held = self._driver.allocation_of(memory)
         return SharedHandle(kind, size_bytes, context.ordinal, held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from pytest_gpuxfer.hardware.simulated.engine import Lane, Traffic
@@ -43,16 +44,20 @@ class Route:
         return self.timing.duration_ns(size_bytes) + missing
 
     def traffic(self) -> Traffic:
-        timing = self.timing
-        if timing.opposed is None:
-            return Traffic(self.lanes, self.demand)
-        opposite = tuple((_OTHER_WAY[kind], gpu) for kind, gpu in self.lanes)
-        return Traffic(self.lanes, self.demand, opposite, timing.opposed / timing.rate)
+        return _traffic(self.timing, self.lanes, self.demand)
 
     def beside(self, sharers: int, local: Timing) -> Route:
         """For one of so many kernels on a GPU: it has that part of the rate that a GPU reaches."""
         part = min(1.0, local.rate / sharers / (self.timing.rate * self.share))
         return replace(self, share=self.share * part, demand=self.demand * part)
+
+
+@cache
+def _traffic(timing: Timing, lanes: tuple[Lane, ...], demand: float) -> Traffic:
+    if timing.opposed is None:
+        return Traffic(lanes, demand)
+    opposite = tuple((_OTHER_WAY[kind], gpu) for kind, gpu in lanes)
+    return Traffic(lanes, demand, opposite, timing.opposed / timing.rate)
 
 
 class Wiring:
@@ -82,8 +87,7 @@ class Wiring:
     def host_copy(self, gpu: int, *, to_device: bool, pageable: bool, numa_node: int) -> Route:
         pcie = self._machine.pcie
         timing = pcie.to_device if to_device else pcie.from_device
-        route = self._over_pcie(pcie.pageable if pageable else timing, gpu, to_device, numa_node)
-        return replace(route, flips_bits=gpu in self._defects.flipping_host_links)
+        return self._over_pcie(pcie.pageable if pageable else timing, gpu, to_device, numa_node)
 
     def local_copy(self, gpu: int) -> Route:
         return self._inside(self._machine.local.copy, gpu)
@@ -91,19 +95,19 @@ class Wiring:
     def peer_copy(self, source: int, destination: int, issuer: int, *, mapped: bool) -> Route:
         """Between two GPUs by `issuer`; `mapped`: one of them may use the other's memory."""
         pair = (source, destination)
-        flips = pair in self._defects.flipping_pairs
         if not mapped or pair in self._defects.staged_pairs:
             lanes = (("pcie out", source), ("pcie in", destination))
+            flips = pair in self._defects.flipping_pairs
             return Route(self._machine.staged, pair, lanes, staged=True, flips_bits=flips)
         nvlink = self._machine.nvlink
-        return self._over_nvlink(nvlink.write if issuer == source else nvlink.read, pair, flips)
+        return self._over_nvlink(nvlink.write if issuer == source else nvlink.read, pair)
 
     def kernel_write(self, issuer: int, owner: int | None, numa_node: int) -> Route:
         """A kernel's stores to memory of its own GPU, of another one, or of the host (None)."""
         if owner is None:
             return self._over_pcie(self._machine.pcie.kernel_write, issuer, False, numa_node)
         if owner != issuer:
-            return self._over_nvlink(self._machine.nvlink.kernel_write, (issuer, owner), False)
+            return self._over_nvlink(self._machine.nvlink.kernel_write, (issuer, owner))
         return self._inside(self._machine.local.kernel, issuer)
 
     def kernel_read(self, issuer: int, owner: int | None, numa_node: int) -> Route:
@@ -111,7 +115,7 @@ class Wiring:
         if owner is None:
             return self._over_pcie(self._machine.pcie.kernel_read, issuer, True, numa_node)
         if owner != issuer:
-            return self._over_nvlink(self._machine.nvlink.kernel_read, (owner, issuer), False)
+            return self._over_nvlink(self._machine.nvlink.kernel_read, (owner, issuer))
         return self._inside(self._machine.local.kernel, issuer)
 
     def kernel_copy(self, read: Route, write: Route, sharers: int) -> Route:
@@ -119,7 +123,9 @@ class Wiring:
         slow, fast = sorted((read, write), key=lambda leg: leg.timing.rate * leg.share)
         if fast.lanes[0][0] != "memory":
             lanes = slow.lanes + tuple(lane for lane in fast.lanes if lane not in slow.lanes)
-            slow = replace(slow, lanes=lanes, gpus=tuple({*slow.gpus, *fast.gpus}))
+            flips = slow.flips_bits or fast.flips_bits
+            gpus = tuple({*slow.gpus, *fast.gpus})
+            slow = replace(slow, lanes=lanes, gpus=gpus, flips_bits=flips)
         return slow.beside(sharers, self._machine.local.kernel)
 
     def prefetch(self, source: int | None, target: int | None) -> Route:
@@ -137,7 +143,7 @@ class Wiring:
 
     def _migration(self, timing: Timing, source: int | None, target: int | None) -> Route:
         if source is not None and target is not None:
-            return self._over_nvlink(timing, (source, target), False)
+            return self._over_nvlink(timing, (source, target))
         gpu = source if target is None else target
         assert gpu is not None
         return self._over_pcie(timing, gpu, source is None, None)
@@ -148,11 +154,14 @@ class Wiring:
     def _over_pcie(self, timing: Timing, gpu: int, inward: bool, numa_node: int | None) -> Route:
         far = numa_node not in (None, self._machine.gpus[gpu].numa_node)
         share = self._machine.pcie.far_rate if far else 1.0
-        return Route(timing, (gpu,), (("pcie in" if inward else "pcie out", gpu),), share=share)
+        lanes = (("pcie in" if inward else "pcie out", gpu),)
+        flips = gpu in self._defects.flipping_host_links
+        return Route(timing, (gpu,), lanes, share=share, flips_bits=flips)
 
-    def _over_nvlink(self, timing: Timing, pair: tuple[int, int], flips: bool) -> Route:
+    def _over_nvlink(self, timing: Timing, pair: tuple[int, int]) -> Route:
         lanes = (("nvlink out", pair[0]), ("nvlink in", pair[1]))
         share = self._links_up(*pair) / self._machine.nvlink.links
+        flips = pair in self._defects.flipping_pairs
         return Route(timing, pair, lanes, _NVLINK_SPREAD, share, flips_bits=flips)
 
     def _links_up(self, gpu: int, peer: int) -> int:
