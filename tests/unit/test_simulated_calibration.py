@@ -192,6 +192,14 @@ def test_the_host_and_all_gpus_at_once(kernels: bool, to_all: float, from_all: f
     assert together(rig, outward, kernels=kernels) == [near(from_all)] * 2
 
 
+@pytest.mark.parametrize(("kernels", "rate"), [(False, 52.17), (True, 42.4)])
+def test_to_the_host_while_all_gpus_copy_both_ways(kernels: bool, rate: float) -> None:
+    rig = Rig()
+    outward = [(rig.host(LARGE), rig.device(gpu, LARGE), gpu) for gpu in (0, 1)]
+    inward = [(rig.device(gpu, LARGE), rig.host(LARGE), gpu) for gpu in (0, 1)]
+    assert together(rig, outward + inward, kernels=kernels)[:2] == [near(rate)] * 2
+
+
 @pytest.mark.parametrize("to_device", [True, False])
 def test_pageable_memory_is_slow_and_holds_the_caller(to_device: bool) -> None:
     rig = Rig()
