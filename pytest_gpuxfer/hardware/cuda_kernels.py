@@ -67,7 +67,7 @@ class CudaKernels(CudaMemory):
             "compare_pattern": (scratch, 1, 0, scratch),
             "copy": (scratch, scratch, 0),
             "write_chain": (scratch, 0, 1),
-            "chase_chain": (scratch, 0),
+            "chase_chain": (scratch, 0, scratch),
             "handshake": (scratch, scratch, 0, 0, 0),
             "atomic_add": (scratch, 0),
         }
@@ -115,13 +115,14 @@ class CudaKernels(CudaMemory):
                     self._launch_copy(primary, handle, kernel)
                 case WriteChain(memory):
                     lines = memory.size_bytes // _LINE_BYTES
-                    arguments = memory.address, lines, chain_step(lines)
-                    self._launch_wide(primary, handle, "write_chain", lines, *arguments)
-                case ChaseChain(memory, hops):
-                    self._launch(primary, handle, "chase_chain", 1, 1, memory.address, hops)
+                    chain = memory.address, lines, chain_step(lines)
+                    self._launch_wide(primary, handle, "write_chain", lines, *chain)
+                case ChaseChain(memory, hops, arrived):
+                    chase = memory.address, hops, arrived.address
+                    self._launch(primary, handle, "chase_chain", 1, 1, *chase)
                 case Handshake(own, peer, rounds, leads, limit_ns):
-                    arguments = own.address, peer.address, rounds, leads, limit_ns
-                    self._launch(primary, handle, "handshake", 1, 1, *arguments)
+                    flags = own.address, peer.address, rounds, leads, limit_ns
+                    self._launch(primary, handle, "handshake", 1, 1, *flags)
                 case AtomicAdd(memory, times):
                     self._launch_wide(primary, handle, "atomic_add", times, memory.address, times)
 

@@ -84,22 +84,23 @@ extern "C" __global__ void gate(volatile u32 *open, volatile u32 *expired, u64 l
 }
 
 // 16 bytes a load, all of a turn's loads before its stores: what is in flight is what hides the
-// latency of a link. A turn covers UNROLL whole widths of the grid; the last one is cut short.
+// latency of a link. A block's turn is UNROLL times its threads; the last one is cut short.
 #define UNROLL 8
 
 extern "C" __global__ void copy(uint4 *__restrict__ destination, const uint4 *__restrict__ source,
                                 u64 count) {
-    u64 stride = thread_count();
-    for (u64 i = thread_index(); i < count; i += UNROLL * stride) {
+    u64 width = blockDim.x, turn = UNROLL * width;
+    for (u64 start = blockIdx.x * turn; start < count; start += gridDim.x * turn) {
+        u64 first = start + threadIdx.x;
         uint4 held[UNROLL];
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
-            if (i + k * stride < count)
-                held[k] = source[i + k * stride];
+            if (first + k * width < count)
+                held[k] = __ldcs(source + first + k * width);
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
-            if (i + k * stride < count)
-                destination[i + k * stride] = held[k];
+            if (first + k * width < count)
+                __stcs(destination + first + k * width, held[k]);
     }
 }
 
@@ -116,12 +117,13 @@ extern "C" __global__ void write_chain(u64 address, u64 lines, u64 step) {
         *word_at(address + i * LINE_BYTES) = (i + step) % lines * LINE_BYTES;
 }
 
-// Volatile, or a load whose value nobody needs would go; relaxed.sys, or L1 would answer.
-extern "C" __global__ void chase_chain(u64 address, u64 hops) {
+// relaxed.sys, or L1 would answer.
+extern "C" __global__ void chase_chain(u64 address, u64 hops, u64 *arrived) {
     u64 offset = 0;
 #pragma unroll 4
     for (u64 i = 0; i < hops; i++)
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(offset) : "l"(address + offset));
+    *arrived = offset;
 }
 
 extern "C" __global__ void handshake(volatile u64 *own, volatile u64 *peer, u64 rounds, u64 leads,

@@ -101,10 +101,12 @@ def test_flags_chains_and_atomics_reach_the_other_gpu(
         wait(stream, other)
         assert driver.read_words(peer, 1) == (200_000,)
 
+    driver.launch(Fill(own, POISON_WORD), stream)
     driver.launch(WriteChain(peer), other)
-    wait(other)
-    driver.launch(ChaseChain(peer, 1000), stream)
+    wait(stream, other)
+    driver.launch(ChaseChain(peer, 2**20 // 128, own), stream)
     wait()
+    assert driver.read_words(own, 1) == (0,), "it did not come round"
     driver.destroy_stream(other)
     driver.free_device(here, own)
     driver.free_device(there, peer)
