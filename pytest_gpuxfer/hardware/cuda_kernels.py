@@ -32,9 +32,10 @@ KERNELS: Final = (
 )  # fmt: skip
 _BLOCK_THREADS: Final = 256
 _BLOCKS_PER_MULTIPROCESSOR: Final = 8
-_COPY_BLOCK_THREADS: Final = 512
-_COPY_BLOCKS_PER_MULTIPROCESSOR: Final = 2
 _COPY_BYTES: Final = 16  # a load
+_COPY_BLOCK_THREADS: Final = 1024
+_COPY_TURN: Final = 8 * _COPY_BLOCK_THREADS  # loads; UNROLL in kernels.cu
+_COPY_BLOCKS_PER_MULTIPROCESSOR: Final = 2
 _LINE_BYTES: Final = 128
 _RESULT_BYTES: Final = 24  # Result in kernels.cu
 _NON_BLOCKING: Final = 1  # CU_STREAM_NON_BLOCKING: no waiting for other libraries' null stream
@@ -131,8 +132,12 @@ class CudaKernels(CudaMemory):
         count = whole(source, _COPY_BYTES)
         if destination.size_bytes < source.size_bytes:
             raise ValueError(f"{source.size_bytes} bytes do not fit {destination.size_bytes}")
-        width = primary.multiprocessors * _COPY_BLOCKS_PER_MULTIPROCESSOR // kernel.sharers
-        blocks = max(1, min(width, -(-count // _COPY_BLOCK_THREADS)))
+        blocks = max(1, -(-count // _COPY_TURN))
+        if kernel.sharers > 1:
+            # Alone, a block for each turn ends most evenly; but the blocks of the first of several
+            # kernels would hold up the others', so each has no more than find room at once.
+            room = primary.multiprocessors * _COPY_BLOCKS_PER_MULTIPROCESSOR
+            blocks = min(blocks, max(1, room // kernel.sharers))
         arguments = destination.address, source.address, count
         self._launch(primary, stream, "copy", blocks, _COPY_BLOCK_THREADS, *arguments)
 

@@ -67,14 +67,15 @@ class CudaPeer:
         self._answer("start")
 
     def share(self, size_bytes: int, kind: DeviceKind) -> SharedHandle:
+        _close(self._descriptors)  # one left open would keep what it was of from being freed
         handle = self._ask("share", size_bytes, kind)
         return SharedHandle(kind, size_bytes, self._device.ordinal, handle)
 
-    def fill(self, content: Pattern | int) -> None:
-        self._ask("fill", content)
+    def fill(self, content: Pattern | int, size_bytes: int) -> None:
+        self._ask("fill", content, size_bytes)
 
-    def compare(self, content: Pattern) -> Comparison:
-        comparison: Comparison = self._ask("compare", content)
+    def compare(self, content: Pattern, size_bytes: int) -> Comparison:
+        comparison: Comparison = self._ask("compare", content, size_bytes)
         return comparison
 
     def close(self) -> None:
@@ -123,10 +124,14 @@ def _end(
     process: subprocess.Popen[bytes], connection: socket.socket, descriptors: list[int]
 ) -> None:
     connection.close()
-    while descriptors:
-        os.close(descriptors.pop())
+    _close(descriptors)
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

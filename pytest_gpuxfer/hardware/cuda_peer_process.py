@@ -34,25 +34,27 @@ class _Owner:
         self._driver = driver
         self._context = driver.retain_context(seen[uuid])
         self._stream = driver.create_stream(self._context)
-        # What was shared stays until the end: freeing it under its importers is undefined.
         self._memory: Memory | None = None
 
     def share(self, size_bytes: int, kind: DeviceKind) -> bytes | int:
+        if self._memory is not None:
+            self._driver.free_device(self._context, self._memory)
+            self._memory = None
         self._memory = self._driver.allocate_device(self._context, size_bytes, kind)
         return self._driver.export_memory(self._context, self._memory, kind)
 
-    def fill(self, content: Pattern | int) -> None:
-        self._driver.launch(Fill(self._shared(), content), self._stream)
+    def fill(self, content: Pattern | int, size_bytes: int) -> None:
+        self._driver.launch(Fill(self._shared(size_bytes), content), self._stream)
         while not self._driver.stream_idle(self._stream):
             time.sleep(_POLL_S)
 
-    def compare(self, content: Pattern) -> Comparison:
-        return self._driver.compare(self._shared(), content)
+    def compare(self, content: Pattern, size_bytes: int) -> Comparison:
+        return self._driver.compare(self._shared(size_bytes), content)
 
-    def _shared(self) -> Memory:
+    def _shared(self, size_bytes: int) -> Memory:
         if self._memory is None:
             raise ValueError("nothing is shared yet")
-        return self._memory
+        return self._memory.window(0, size_bytes)
 
 
 def _serve(connection: socket.socket, uuid: str) -> None:

@@ -87,8 +87,8 @@ extern "C" __global__ void gate(volatile u32 *open, volatile u32 *expired, u64 l
 // latency of a link. A block's turn is UNROLL times its threads; the last one is cut short.
 #define UNROLL 8
 
-extern "C" __global__ void copy(uint4 *__restrict__ destination, const uint4 *__restrict__ source,
-                                u64 count) {
+extern "C" __global__ void __launch_bounds__(1024)
+copy(uint4 *__restrict__ destination, const uint4 *__restrict__ source, u64 count) {
     u64 width = blockDim.x, turn = UNROLL * width;
     for (u64 start = blockIdx.x * turn; start < count; start += gridDim.x * turn) {
         u64 first = start + threadIdx.x;

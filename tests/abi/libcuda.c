@@ -1,6 +1,7 @@
 // A libcuda.so.1 for tests: cuda.bindings finds every call by cuGetProcAddress_v2. A call answers
 // the code that the environment gives for its name (cuInit=802), else as the table below says,
 // else plain success. STUB_LACKS names a call that this driver does not have.
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,16 @@ static int code_of(const char *name) {
     return code ? atoi(code) : 0;
 }
 
+// With STUB_TELLS in the environment, what was asked of VMM memory and how wide kernels are
+// launched goes to standard output, in order.
+static int told(const char *what, size_t bytes, int code) {
+    if (getenv("STUB_TELLS")) {
+        printf("%s %zu\n", what, bytes);
+        fflush(stdout);
+    }
+    return code;
+}
+static int launch(void *kernel, unsigned blocks) { return told("blocks", blocks, 0); }
 static int success(void) { return 0; }
 static int init(unsigned flags) { return code_of("cuInit"); }
 static int version(int *value) {
@@ -46,6 +57,33 @@ static int pop(void **context) { depth--; return 0; }
 static int current(void **context) { *context = (void *)depth; return 0; }
 static int enable(void *peer, unsigned flags) { return code_of("cuCtxEnablePeerAccess"); }
 static int query(void *stream) { return code_of("cuStreamQuery"); }
+static int attribute(int *value, int attribute, int device) { *value = 10; return 0; }
+static int atomics(int *value, int attribute, int device, int peer) {
+    *value = device < peer;
+    return 0;
+}
+static int granularity(size_t *bytes, const void *properties, int option) {
+    *bytes = 1 << 21;
+    return 0;
+}
+static int reserve(void **address, size_t size) {
+    *address = (void *)(0x700000000000 + size);
+    return 0;
+}
+static int map(void *address, size_t size) { return told("map", size, code_of("cuMemMap")); }
+static int unmap(void *address, size_t size) { return told("unmap", size, 0); }
+static int release(void *handle) { return told("release", 0, 0); }
+static int address_free(void *address, size_t size) { return told("address free", size, 0); }
+static int export(int *descriptor) { *descriptor = open("/dev/null", O_RDONLY); return 0; }
+static int registered_at(void **address, void *host, unsigned flags) {
+    const char *shift = getenv("STUB_SHIFT");
+    *address = (char *)host + (shift ? atoi(shift) : 0);
+    return 0;
+}
+static int prefetch(void *address, size_t size, struct { int type, id; } location, unsigned flags) {
+    printf("prefetch %zu type %d id %d\n", size, location.type, location.id);
+    return fflush(stdout);
+}
 static int host_alloc(void **address, size_t size, unsigned flags) {
     *address = calloc(1, size);
     return 0;
@@ -60,6 +98,12 @@ static const struct { const char *name; Call call; } TABLE[] = {
     {"cuCtxPushCurrent", (Call)push}, {"cuCtxPopCurrent", (Call)pop},
     {"cuCtxGetCurrent", (Call)current}, {"cuCtxEnablePeerAccess", (Call)enable},
     {"cuStreamQuery", (Call)query}, {"cuMemHostAlloc", (Call)host_alloc},
+    {"cuLaunchKernel", (Call)launch}, {"cuDeviceGetAttribute", (Call)attribute}, {"cuDeviceGetP2PAttribute", (Call)atomics},
+    {"cuMemGetAllocationGranularity", (Call)granularity},
+    {"cuMemAddressReserve", (Call)reserve}, {"cuMemMap", (Call)map}, {"cuMemUnmap", (Call)unmap},
+    {"cuMemRelease", (Call)release}, {"cuMemAddressFree", (Call)address_free},
+    {"cuMemExportToShareableHandle", (Call)export},
+    {"cuMemHostGetDevicePointer", (Call)registered_at}, {"cuMemPrefetchAsync", (Call)prefetch},
 };
 
 int cuGetProcAddress_v2(const char *symbol, void **call, int wanted_version,

@@ -51,6 +51,7 @@ def test_another_uuid_is_not_found(under_nvml: Run) -> None:
     "call",
     [
         "nvlink_bytes('GPU-1')",
+        "pcie_bytes('GPU-1')",
         "common_ancestor('GPU-1', 'GPU-1')",
         "mig_enabled('GPU-1')",
         "ecc_enabled('GPU-1')",
@@ -161,3 +162,11 @@ def test_reasons_that_spoil_a_measurement(under_nvml: Run, bits: str, words: str
 )
 def test_processes_of_others(under_nvml: Run, pids: str, answer: str) -> None:
     assert under_nvml(_say("status('GPU-1').other_processes"), STUB_PIDS=pids) == answer
+
+
+def test_pcie_bytes_are_both_counters_or_unknown(under_nvml: Run) -> None:
+    fields = "197:0:0:1:4294967295 198:0:0:1:7"
+    output = under_nvml(_say("pcie_bytes('GPU-1')"), STUB_FIELDS=fields)
+    assert output == "PcieBytes(sent_bytes=4294967295, received_bytes=7)"
+    one = under_nvml(_say("pcie_bytes('GPU-1')"), STUB_FIELDS="197:0:0:1:5")
+    assert one == "unknown (NVML: Not Supported)"

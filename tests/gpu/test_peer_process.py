@@ -34,7 +34,7 @@ def test_memory_of_another_process_is_read_and_written(
     remote = driver.import_memory(context, shared)
     assert (remote.size_bytes, remote.ordinal) == (SIZE_BYTES, ordinal)
 
-    peer.fill(Pattern(1))
+    peer.fill(Pattern(1), SIZE_BYTES)
     driver.copy(local, remote, stream)
     wait()
     assert driver.compare(local, Pattern(1)) == Comparison(0)
@@ -42,8 +42,8 @@ def test_memory_of_another_process_is_read_and_written(
     driver.launch(Fill(local, Pattern(2)), stream)
     driver.copy(remote, local, stream)
     wait()
-    assert peer.compare(Pattern(2)) == Comparison(0)
-    assert peer.compare(Pattern(1)).wrong_words == SIZE_BYTES // 8
+    assert peer.compare(Pattern(2), SIZE_BYTES) == Comparison(0)
+    assert peer.compare(Pattern(1), SIZE_BYTES).wrong_words == SIZE_BYTES // 8
 
     driver.release_import(context, remote)
     peer.close()

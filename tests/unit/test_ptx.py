@@ -64,3 +64,8 @@ def test_lines_that_follow_each_other_lie_far_apart() -> None:
     step = cuda_kernels.chain_step(lines)
     for hops in range(1, 100):  # the distance round the ring, either way
         assert min(hops * step % lines, -hops * step % lines) > lines // 400
+
+
+def test_a_copys_turn_is_as_long_in_both_languages() -> None:
+    unroll = int(re.findall(r"#define UNROLL (\d+)", KERNELS.read_text())[0])
+    assert unroll * cuda_kernels._COPY_BLOCK_THREADS == cuda_kernels._COPY_TURN
