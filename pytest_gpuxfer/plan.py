@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import permutations, product
+from typing import Final
 
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.cell import Cell, Check, Place
-from pytest_gpuxfer.model.expectation import Bound, ClassSpec, Expectation, Profile, Waiver
+from pytest_gpuxfer.model.expectation import Bound, ClassSpec, Expectation, Limit, Profile, Waiver
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import PathKind, SignalName
+from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.transfer import machine_checks, methods
+
+_LEAST_PROVABLE_BYTES: Final = units.MIB
 
 
 def registered_checks() -> tuple[Check, ...]:
@@ -31,13 +36,16 @@ def make_plan(
     if machine is None:
         return (_of_machine(profile, Cell(machine_checks.GPUS, Place.all())),)
     cells = sorted(_cells(profile, machine), key=lambda cell: _stage(cell.check))
-    return tuple(expect(profile, cell, today) for cell in cells)
+    return tuple(expect(profile, machine, cell, today) for cell in cells)
 
 
-def expect(profile: Profile, cell: Cell, today: str | None = None) -> Expectation:
+def expect(profile: Profile, machine: Machine, cell: Cell, today: str | None = None) -> Expectation:
     """What the profile asks of `cell`: a planned one, or one of a user's own tests."""
-    of = _of_machine if cell.check.of_machine else _of_transfer
-    return replace(of(profile, cell), waiver=_waiver(profile, cell, today))
+    if cell.check.of_machine:
+        expectation = _of_machine(profile, cell)
+    else:
+        expectation = _of_transfer(profile, cell, len(machine.gpus))
+    return replace(expectation, waiver=_waiver(profile, cell, today))
 
 
 def needs(expectation: Expectation) -> tuple[Cell, ...]:
@@ -60,17 +68,57 @@ def _cells(profile: Profile, machine: Machine) -> Iterator[Cell]:
     yield from machine_checks.cells(
         machine, with_nvlink=profile.nvlink is not None, with_pairs=with_pairs
     )
-    for method in methods.ALL:
-        for place in methods.places(method, len(machine.gpus)):
-            if place.is_pair and profile.class_of(place) is None:
-                continue
-            yield from (planned_cell(check, place) for check in method.checks())
+    gpu_count = len(machine.gpus)
+    for check in registered_checks():
+        if check.far and not _has_far_node(machine):
+            continue
+        for place in methods.places_of(check, gpu_count):
+            cell = planned_cell(check, place)
+            if _of_one_class(profile, cell, gpu_count):
+                yield cell
+    yield from _sweep(profile, gpu_count)
+
+
+def _has_far_node(machine: Machine) -> bool:
+    nodes = machine.numa_nodes
+    known = all(not isinstance(gpu.numa_node, Unknown) for gpu in machine.gpus)
+    return known and not isinstance(nodes, Unknown) and len(nodes) > 1
+
+
+def _sweep(profile: Profile, gpu_count: int) -> Iterator[Cell]:
+    """Sizes from start-up to full rate, at the first pair of each class: what predictions need."""
+    first: dict[str, Place] = {}
+    for pair in permutations(range(gpu_count), 2):
+        spec = profile.class_of(Place.pair(*pair))
+        if spec is not None:
+            first.setdefault(spec.name, Place.pair(*pair))
+    for place, check in product(first.values(), methods.SWEPT):
+        yield from (Cell(check, place, size_bytes) for size_bytes in methods.SWEPT_SIZES_BYTES)
+
+
+def _classes(profile: Profile, cell: Cell, gpu_count: int) -> list[ClassSpec | None]:
+    """The class of each pair of GPUs that a cell's flows connect."""
+    routes = methods.routes_of(cell, gpu_count)
+    return [
+        profile.class_of(Place.pair(route.source, route.destination))
+        for route in routes
+        if route.source is not None and route.destination is not None
+        if route.source != route.destination
+    ]
+
+
+def _of_one_class(profile: Profile, cell: Cell, gpu_count: int) -> bool:
+    """Flows over pairs of several classes, or of none, have no limit in common."""
+    specs = _classes(profile, cell, gpu_count)
+    return None not in specs and len({spec.name for spec in specs if spec}) <= 1
 
 
 def _stage(check: Check) -> int:
     """0: nothing with peer access; 1: access is enabled and proven; 2: measured with it on."""
     if check == machine_checks.PEER_ACCESS:
         return 1
+    if check in machine_checks.BETWEEN_PEERS:
+        return 2
     needs_access = (
         not check.of_machine and check.access and methods.named(check.method).uses_peer_access
     )
@@ -94,7 +142,7 @@ def _of_machine(profile: Profile, cell: Cell) -> Expectation:
     if check == machine_checks.PCIE and profile.pcie:
         return replace(plain, pcie=profile.pcie, location=profile.pcie.location)
     spec = profile.class_of(cell.place)
-    if check == machine_checks.PEER_ACCESS and spec:
+    if check in machine_checks.BETWEEN_PEERS and spec:
         return replace(
             plain,
             peer_access_required=spec.peer_access_required,
@@ -104,39 +152,44 @@ def _of_machine(profile: Profile, cell: Cell) -> Expectation:
     return replace(plain, not_expected="the profile does not declare it")
 
 
-def _of_transfer(profile: Profile, cell: Cell) -> Expectation:
-    limit, spec = profile.limit_for(cell), profile.class_of(cell.place)
+def _of_transfer(profile: Profile, cell: Cell, gpu_count: int) -> Expectation:
+    method, size_bytes = methods.named(cell.check.method), cell.size_bytes or 0
+    spec = next(filter(None, _classes(profile, cell, gpu_count)), None)
+    limit = profile.limit_for(cell, spec.name if spec else None)
     plain = Expectation(
         cell,
-        path=PathKind.HOST_LINK,
+        path=method.path,
         link_class=spec.name if spec else None,
         limit=limit,
-        tolerance=profile.tolerance
-        if limit is None or limit.tolerance is None
-        else limit.tolerance,
+        tolerance=_tolerance(profile, limit),
         not_expected=limit.not_expected if limit else None,
         location=spec.location if spec else None,
+        peer_access_required=bool(
+            spec and spec.peer_access_required and method.uses_peer_access and cell.check.access
+        ),
     )
-    if spec and methods.named(cell.check.method).uses_peer_access:
+    # Fewer bytes than a counter's grain and its idle traffic prove nothing.
+    if spec and method.direct and size_bytes >= _LEAST_PROVABLE_BYTES:
         plain = _over_pair(plain, spec)
     return replace(plain, physical=_physical(profile, plain.path))
+
+
+def _tolerance(profile: Profile, limit: Limit | None) -> float:
+    return profile.tolerance if limit is None or limit.tolerance is None else limit.tolerance
 
 
 def _over_pair(plain: Expectation, spec: ClassSpec) -> Expectation:
     """The path that the class asks for; without peer access it must be the driver's staging."""
     if plain.cell.check.access:
-        return replace(
-            plain,
-            path=spec.path,
-            proof=spec.proof,
-            peer_access_required=spec.peer_access_required,
-        )
+        return replace(plain, path=spec.path, proof=spec.proof)
     counters = [name for name in spec.proof if name is SignalName.COUNTERS]
     return replace(plain, path=PathKind.STAGED, proof=(*counters, SignalName.ACCESS))
 
 
 def _physical(profile: Profile, path: PathKind | None) -> Bound | None:
     """What the declared link of a path can carry: whoever measures more has measured wrongly."""
+    if path is None or path is PathKind.LOCAL:
+        return None
     link = profile.nvlink if path is PathKind.NVLINK else profile.pcie
     if link is None:
         return None

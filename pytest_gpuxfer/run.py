@@ -196,11 +196,12 @@ class Run:
             self._writer.write(self.header)
 
     def expect(self, cell: Cell) -> Expectation:
-        """What the profile asks of any cell. Needs a profile."""
+        """What the profile asks of any cell. Needs a profile and a machine."""
         from pytest_gpuxfer.plan import expect
 
         assert self.profile is not None
-        return expect(self.profile, cell, self._today)
+        assert self.machine is not None
+        return expect(self.profile, self.machine, cell, self._today)
 
     @property
     def bench(self) -> Bench:

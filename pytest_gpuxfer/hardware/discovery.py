@@ -26,6 +26,7 @@ def discover(hardware: Hardware) -> Machine:
         gpus=gpus,
         driver_version=telemetry.driver_version(),
         cuda_version=f"{cuda[0]}.{cuda[1]}",
+        numa_nodes=hardware.placement.nodes(),
         simulated=hardware.simulated,
         faults=hardware.faults,
         ancestors={

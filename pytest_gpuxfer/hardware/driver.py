@@ -233,12 +233,19 @@ class PeerProcess(Protocol):
     """
 
     def share(self, size_bytes: int, kind: DeviceKind) -> SharedHandle:
-        """Allocate memory there (MALLOC or VMM) and hand it out; the last one is what it checks."""
+        """Allocate memory there (MALLOC or VMM) and hand it out; what was shared before is freed.
+
+        Whoever imported the earlier memory has released it by then.
+        """
         ...
 
-    def fill(self, content: Pattern | int) -> None: ...
+    def fill(self, content: Pattern | int, size_bytes: int) -> None:
+        """Write over the first `size_bytes` of what it shares; done when it returns."""
+        ...
 
-    def compare(self, content: Pattern) -> Comparison: ...
+    def compare(self, content: Pattern, size_bytes: int) -> Comparison:
+        """Hold the first `size_bytes` of what it shares against a pattern."""
+        ...
 
     def close(self) -> None:
         """End it; again is harmless."""

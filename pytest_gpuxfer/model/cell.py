@@ -32,8 +32,8 @@ MEMORIES: Final = (
 )  # fmt: skip
 DEFAULT_MEMORIES: Final = ("pinned", "malloc")  # left out of ids
 PATTERNS: Final = (
-    "bidirectional", "one-to-all", "all-to-one", "host-to-all", "all-to-host", "ring",
-    "disjoint-pairs", "all-to-all",
+    "bidirectional", "one-to-all", "all-to-one", "host-to-all", "all-to-host", "host-and-all",
+    "ring", "disjoint-pairs", "all-to-all", "round-trip", "pipelined", "far-node", "hidden",
 )  # fmt: skip
 _NO_ACCESS: Final = "no-access"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -69,6 +69,11 @@ class Check:
     @property
     def of_machine(self) -> bool:
         return self.method.startswith("machine.")
+
+    @property
+    def far(self) -> bool:
+        """Whether the host memory is on a NUMA node that is not the GPU's."""
+        return self.pattern == "far-node"
 
     def covers(self, other: Check) -> bool:
         """Whether a limit for this check speaks of `other` too.

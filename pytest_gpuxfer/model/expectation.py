@@ -179,10 +179,14 @@ class Profile:
         name = self.pairs.get(str(place), self.all_pairs)
         return None if name is None else self.classes[name]
 
-    def limit_for(self, cell: Cell) -> Limit | None:
-        """The most specific limit that speaks of `cell`; of equals the later, as in `limits`."""
-        spec = self.class_of(cell.place)
-        found = [lim for lim in self.limits if lim.speaks_of(cell, spec.name if spec else None)]
+    def limit_for(self, cell: Cell, link_class: str | None = None) -> Limit | None:
+        """The most specific limit that speaks of `cell`; of equals the later, as in `limits`.
+
+        `link_class` is that of the pairs that a group's flows connect; a pair's own is known.
+        """
+        if link_class is None and (spec := self.class_of(cell.place)):
+            link_class = spec.name
+        found = [limit for limit in self.limits if limit.speaks_of(cell, link_class)]
         return max(reversed(found), key=lambda limit: limit.rank, default=None)
 
     def sizes_with_limit(self, check: Check) -> tuple[str, ...]:

@@ -92,6 +92,7 @@ class Machine:
     gpus: tuple[Gpu, ...]
     driver_version: str | Unknown
     cuda_version: str | Unknown
+    numa_nodes: tuple[int, ...] | Unknown = NOT_READ  # whose CPUs this process may use
     simulated: str | None = None
     faults: tuple[str, ...] = ()
     # Nearest common PCI ancestor by pair "gpu0-gpu1" (lower index first): PIX, PXB, PHB, NODE, SYS.

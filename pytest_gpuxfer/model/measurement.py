@@ -80,15 +80,30 @@ class AccessDirection:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One timed interval: `operations` copies that moved `moved_bytes` together."""
+    """One timed interval: `operations` copies of each flow, which moved `moved_bytes` together.
+
+    Where several flows ran at once, `flows_ns` is how long each took; all moved the same.
+    """
 
     elapsed_ns: float
     moved_bytes: int
     operations: int
+    flows_ns: tuple[float, ...] = ()
+
+    @property
+    def total_bytes_per_s(self) -> float:
+        return units.rate_of(self.moved_bytes, self.elapsed_ns)
+
+    @property
+    def flow_rates_bytes_per_s(self) -> tuple[float, ...]:
+        """Each flow's own rate."""
+        each_bytes = self.moved_bytes // max(len(self.flows_ns), 1)
+        return tuple(units.rate_of(each_bytes, elapsed) for elapsed in self.flows_ns)
 
     @property
     def rate_bytes_per_s(self) -> float:
-        return units.rate_of(self.moved_bytes, self.elapsed_ns)
+        """The rate of one direction: of the slowest flow, where there are several."""
+        return min(self.flow_rates_bytes_per_s, default=self.total_bytes_per_s)
 
 
 class Corruption(StrEnum):
@@ -167,6 +182,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """How many of what was asked for came to pass."""
+
+    seen: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What a check of the machine itself read; the fields of other checks stay None."""
 
@@ -174,6 +197,8 @@ class Reading:
     mig_gpus: tuple[str, ...] = ()  # labels of GPUs with MIG on
     nvlinks: tuple[NvlinkPort, ...] | Unknown | None = None
     pcie_under_load: PcieLink | None = None
+    answered: Count | None = None  # rounds of flags between two running kernels
+    added: Count | None = None  # atomic additions that arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +214,8 @@ class Measurement:
     traffic: tuple[LinkTraffic, ...] = ()
     access: tuple[AccessDirection, ...] = ()
     signals: tuple[Signal, ...] = ()
+    flows: tuple[str, ...] = ()  # "gpu0-gpu1", "host-gpu3", ...: in the order of `Sample.flows_ns`
+    lacking: str | None = None  # why the machine cannot do this at all
     reading: Reading | None = None
     health: Health = Health()
     failure: Failure | None = None
@@ -197,6 +224,10 @@ class Measurement:
     def rates(self) -> Summary | None:
         """The rates of all samples in bytes per second, or None where there are none."""
         return summarize([s.rate_bytes_per_s for s in self.samples]) if self.samples else None
+
+    def totals(self) -> Summary | None:
+        """All flows' bytes over the time until the last has ended, in bytes per second."""
+        return summarize([s.total_bytes_per_s for s in self.samples]) if self.samples else None
 
     def latencies(self) -> Summary | None:
         """Nanoseconds an operation, or None where there are no samples."""

@@ -47,7 +47,9 @@ class Reason(StrEnum):
     WRONG_DATA = "wrong-data"
     GPU_MISSING = "gpu-missing"
     MIG = "mig-enabled"
+    NOT_SUPPORTED = "not-supported"
     NO_PEER_ACCESS = "no-peer-access"
+    KERNELS_NOT_HEARD = "kernels-not-heard"
     LINKS_SHORT = "links-short"
     PCIE_SHORT = "pcie-short"
     ACCESS_NOT_PROVEN = "peer-access-not-proven"
@@ -135,6 +137,8 @@ def _wrong_data(case: _Case) -> Verdict | None:
 
 def _absent(case: _Case) -> Verdict | None:
     wanted, reading = case.expectation, case.measurement.reading
+    if case.measurement.lacking is not None:
+        return Verdict(Outcome.ABSENT, Reason.NOT_SUPPORTED, case.measurement.lacking)
     if reading is not None and reading.gpus is not None and wanted.gpus is not None:
         if len(reading.gpus) < wanted.gpus:
             words = f"{len(reading.gpus)} of {wanted.gpus} GPUs are there"
@@ -195,6 +199,17 @@ def _nvlinks_short(ports: tuple[NvlinkPort, ...], wanted: Expectation) -> Verdic
         if not isinstance(rate, Unknown) and rate < wanted.nvlink.per_link_bytes_per_s:
             words = f"NVLink {port.link} runs at {units.format_rate(rate)}"
             return Verdict(Outcome.FAIL, Reason.LINKS_SHORT, words)
+    return None
+
+
+def _kernels_not_heard(case: _Case) -> Verdict | None:
+    reading = case.measurement.reading
+    if reading is None:
+        return None
+    for count, what in ((reading.answered, "rounds of flags"), (reading.added, "atomic additions")):
+        if count is not None and count.seen != count.asked:
+            words = f"{count.seen} of {count.asked} {what} arrived"
+            return Verdict(Outcome.FAIL, Reason.KERNELS_NOT_HEARD, words)
     return None
 
 
@@ -262,6 +277,9 @@ def _describe_reading(case: _Case) -> str:
     if reading.pcie_under_load is not None:
         link = reading.pcie_under_load
         return f"PCIe Gen{link.generation} x{link.width} under load"
+    for count, what in ((reading.answered, "rounds of flags"), (reading.added, "atomic additions")):
+        if count is not None:
+            return f"{count.seen} {what} arrived"
     ports = () if isinstance(reading.nvlinks, Unknown) else reading.nvlinks or ()
     return f"{sum(1 for port in ports if port.active is True)} NVLinks up"
 
@@ -285,6 +303,7 @@ def _possible(sample: Sample) -> bool:
         and sample.elapsed_ns > 0
         and sample.moved_bytes > 0
         and sample.operations > 0
+        and all(math.isfinite(elapsed) and elapsed > 0 for elapsed in sample.flows_ns)
     )
 
 
@@ -377,6 +396,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _wrong_data,
     _absent,
     _links_short,
+    _kernels_not_heard,
     _access_not_proven,
     _other_path,
     _path_not_proven,

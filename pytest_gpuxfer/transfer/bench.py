@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_gpuxfer.hardware import Hardware
-from pytest_gpuxfer.hardware.driver import DriverError
+from pytest_gpuxfer.hardware.driver import DriverError, PeerProcessError
 from pytest_gpuxfer.model.cell import Cell
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import (
@@ -21,6 +22,7 @@ from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.transfer import evidence, methods
 from pytest_gpuxfer.transfer.arena import Arena, CannotAllocateError
 from pytest_gpuxfer.transfer.machine_checks import MachineChecks
+from pytest_gpuxfer.transfer.methods.base import Route
 from pytest_gpuxfer.transfer.peer_access import PeerAccess
 from pytest_gpuxfer.transfer.sampling import PROBE_BYTES, Sampler
 from pytest_gpuxfer.transfer.waiting import HangError
@@ -71,62 +73,85 @@ class Bench:
         except HangError as error:
             self._hung.add(error.gpu)
             return Measurement(cell, failure=Failure(FailureKind.HANG, str(error)))
+        except PeerProcessError as error:
+            return Measurement(cell, failure=Failure(FailureKind.DRIVER_ERROR, str(error)))
         except CannotAllocateError as error:
             return Measurement(cell, failure=Failure(FailureKind.CANNOT_ALLOCATE, str(error)))
         except DriverError as error:
             return Measurement(cell, failure=Failure(_kind_of(error), str(error)))
 
     def _transfer(self, cell: Cell, decide_at: float | None) -> Measurement:
-        if cell.size_bytes is None:
+        size_bytes, check = cell.size_bytes, cell.check
+        if size_bytes is None:
             raise KeyError(f"{cell.id} needs a size")
-        access = self._switch_access(cell)
-        if cell.check.access and access and not all(side.answer.on for side in access):
-            return Measurement(cell, access=access)  # what it would be without is another cell
-        method = methods.named(cell.check.method)
-        transfer = method.prepare(cell, self.arena, cell.size_bytes)
-        short, long = (
-            method.prepare(cell, self.arena, min(size_bytes, cell.size_bytes))
-            for size_bytes in PROBE_BYTES
+        method, routes = (
+            methods.named(check.method),
+            methods.routes_of(cell, len(self._machine.gpus)),
         )
-        counters = evidence.Counters(self._telemetry, self._machine, transfer.direct_pair or ())
+        lacking = next(filter(None, (method.lacks(check, r, self.arena) for r in routes)), None)
+        if lacking is not None:
+            return Measurement(cell, lacking=lacking)
+        access = self._switch_access(cell, routes)
+        if check.access and not all(side.answer.on for side in access):
+            return Measurement(cell, access=access)  # what it would be without is another cell
+        flows = [method.flow(check, route, self.arena, size_bytes) for route in routes]
+        short, long = (
+            method.flow(check, routes[0], self.arena, min(probe_bytes, size_bytes))
+            for probe_bytes in PROBE_BYTES
+        )
+        direct = all(flow.direct for flow in flows)
         sampler = Sampler(self.arena, cell.id)
+        before_probe = self._counters(routes[:1])
         probe = sampler.probe(short, long)
         gated = not probe.in_pieces
-        if gated and transfer.direct_pair:
+        if gated and direct and size_bytes >= min(PROBE_BYTES):
             # A copy that moved nothing over NVLink may be staged, though its enqueue did not grow.
-            seen = counters.signal(transfer.direct_pair, sampler.moved_bytes)
+            seen = before_probe.signal([long], sampler.take_moved_bytes())
             gated = not isinstance(seen.agrees_with, tuple) or PathKind.NVLINK in seen.agrees_with
-        copies = probe.copies_for(cell.size_bytes)
-        sampler.sample_until_sure(transfer, copies, gated=gated, decide_at=decide_at)
+        sampler.take_moved_bytes()
+        counters = self._counters(routes)
+        copies = probe.copies_for(flows)
+        sampler.sample_until_sure(flows, copies, gated=gated, decide_at=decide_at)
+        moved_bytes = sampler.take_moved_bytes()
         measurement = Measurement(
             cell,
             samples=tuple(sampler.samples),
             discarded=tuple(sampler.discarded),
             gated=sampler.gated,
-            moved_bytes=sampler.moved_bytes,
+            moved_bytes=moved_bytes,
             integrity=Integrity(sampler.checked_bytes, sampler.mismatch),
             access=access,
+            flows=tuple(str(route) for route in routes) if len(routes) > 1 else (),
         )
-        if transfer.direct_pair is None:
+        if not direct:
             return measurement
         return replace(
             measurement,
             traffic=counters.traffic(),
             signals=(
-                counters.signal(transfer.direct_pair, sampler.moved_bytes),
+                counters.signal(flows, moved_bytes),
                 evidence.access_signal(access),
                 evidence.enqueue_signal(probe),
             ),
         )
 
-    def _switch_access(self, cell: Cell) -> tuple[AccessDirection, ...]:
+    def _counters(self, routes: Sequence[Route]) -> evidence.Counters:
+        gpus = {gpu for route in routes for gpu in (route.source, route.destination)}
+        return evidence.Counters(
+            self._telemetry, self._machine, sorted(gpu for gpu in gpus if gpu is not None)
+        )
+
+    def _switch_access(self, cell: Cell, routes: Sequence[Route]) -> tuple[AccessDirection, ...]:
         """Peer access as the cell's check wants it; () where no pair of GPUs is concerned."""
         if not methods.named(cell.check.method).uses_peer_access:
             return ()
-        source, destination = cell.place.gpus
-        if cell.check.access:
-            return self.peer_access.enable(source, destination)
-        return self.peer_access.disable(source, destination)
+        switch = self.peer_access.enable if cell.check.access else self.peer_access.disable
+        sides: dict[tuple[int, int], AccessDirection] = {}
+        for route in routes:
+            if route.source is not None and route.destination is not None:
+                for side in switch(route.source, route.destination):
+                    sides[side.mapper, side.owner] = side
+        return tuple(sides.values())
 
     def _health(self, gpus: tuple[int, ...]) -> Health:
         concerns: list[str] = []

@@ -17,6 +17,7 @@ from pytest_gpuxfer.model.measurement import (
     SignalName,
 )
 from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.transfer.methods.base import Flow
 from pytest_gpuxfer.transfer.sampling import Probe
 
 # On H200 the counters rose by 0.99999 of the bytes copied, and by nothing when copies were staged;
@@ -44,9 +45,9 @@ class Counters:
         after = self._read()
         return tuple(_risen(gpu, self._before[gpu], after[gpu]) for gpu in self._uuids)
 
-    def signal(self, pair: tuple[int, int], moved_bytes: int) -> Signal:
-        """What they tell of `moved_bytes` from one GPU of the pair to the other."""
-        return counters_signal(self.traffic(), pair, moved_bytes)
+    def signal(self, flows: Sequence[Flow], moved_bytes: int) -> Signal:
+        """What they tell of `moved_bytes` by each flow."""
+        return counters_signal(self.traffic(), flows, moved_bytes)
 
 
 def _risen(gpu: int, before: NvlinkBytes | Unknown, after: NvlinkBytes | Unknown) -> LinkTraffic:
@@ -63,22 +64,26 @@ def _risen(gpu: int, before: NvlinkBytes | Unknown, after: NvlinkBytes | Unknown
 
 
 def counters_signal(
-    traffic: Sequence[LinkTraffic], pair: tuple[int, int], moved_bytes: int
+    traffic: Sequence[LinkTraffic], flows: Sequence[Flow], moved_bytes: int
 ) -> Signal:
-    """What the source's sent and the destination's received bytes tell of `moved_bytes`."""
-    of_gpu = {seen.gpu: seen for seen in traffic}
-    source, destination = pair
-    sent, received = of_gpu[source].sent_bytes, of_gpu[destination].received_bytes
-    if isinstance(sent, Unknown) or isinstance(received, Unknown):
-        unread = sent if isinstance(sent, Unknown) else received
-        assert isinstance(unread, Unknown)
-        return Signal(SignalName.COUNTERS, unread, str(unread))
-    moved = units.format_bytes(moved_bytes)
-    words = (
-        f"NVLink carried {units.format_bytes(sent)} out of gpu{source} and"
-        f" {units.format_bytes(received)} into gpu{destination}, {moved} were moved"
-    )
-    parts = (sent / moved_bytes, received / moved_bytes)
+    """What each GPU's sent and received bytes tell of `moved_bytes` by each flow."""
+    unread = [t for t in traffic if isinstance(t.sent_bytes, Unknown)]
+    unread += [t for t in traffic if isinstance(t.received_bytes, Unknown)]
+    if unread:
+        why = unread[0].sent_bytes
+        assert isinstance(why, Unknown)
+        return Signal(SignalName.COUNTERS, why, str(why))
+    parts: list[float] = []
+    seen: list[str] = []
+    for (gpu, direction), expected in _expected_bytes(flows, moved_bytes).items():
+        (of_gpu,) = (found for found in traffic if found.gpu == gpu)
+        risen = of_gpu.sent_bytes if direction == "out of" else of_gpu.received_bytes
+        assert not isinstance(risen, Unknown)
+        parts.append(risen / expected)
+        seen.append(
+            f"{units.format_bytes(risen)} of {units.format_bytes(expected)} {direction} gpu{gpu}"
+        )
+    words = f"NVLink carried {_some(seen)}"
     if all(_ALL[0] <= part <= _ALL[1] for part in parts):
         return Signal(SignalName.COUNTERS, (PathKind.NVLINK,), words)
     if all(part <= _NOTHING for part in parts):
@@ -88,6 +93,24 @@ def counters_signal(
     else:
         why = Unknown(f"only a part crossed NVLink: {words}")
     return Signal(SignalName.COUNTERS, why, words)
+
+
+def _expected_bytes(flows: Sequence[Flow], moved_bytes: int) -> dict[tuple[int, str], int]:
+    expected: dict[tuple[int, str], int] = {}
+    for flow in flows:
+        forth = ((flow.route.source, "out of"), (flow.route.destination, "into"))
+        back = ((flow.route.destination, "out of"), (flow.route.source, "into"))
+        for gpu, direction in (*forth, *back) if flow.both_ways else forth:
+            assert gpu is not None
+            share = moved_bytes // 2 if flow.both_ways else moved_bytes
+            expected[gpu, direction] = expected.get((gpu, direction), 0) + share
+    return expected
+
+
+def _some(seen: Sequence[str]) -> str:
+    """All of a few; of many the first, with how many more."""
+    shown = seen if len(seen) <= 4 else (*seen[:4], f"and {len(seen) - 4} more")
+    return ", ".join(shown)
 
 
 def access_signal(access: Sequence[AccessDirection]) -> Signal:
@@ -103,7 +126,7 @@ def access_signal(access: Sequence[AccessDirection]) -> Signal:
 def enqueue_signal(probe: Probe) -> Signal:
     """What the driver stages it enqueues in pieces; what GPUs move by themselves, at once."""
     words = (
-        f"enqueuing {units.format_size(probe.size_bytes)} took"
+        f"enqueuing {units.format_size(probe.moved_bytes)} took"
         f" {units.format_duration(probe.enqueue_ns)}, a short copy"
         f" {units.format_duration(probe.short_enqueue_ns)}"
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from pytest_gpuxfer.hardware.driver import Comparison, Driver, Fill, Memory
+from pytest_gpuxfer.hardware.driver import Comparison
 from pytest_gpuxfer.model.measurement import Corruption, Mismatch
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, POISON_WORD, Pattern
-from pytest_gpuxfer.transfer.arena import Arena
-from pytest_gpuxfer.transfer.waiting import wait_idle
+from pytest_gpuxfer.transfer.methods.base import Flow
 
 # Windows start on pages, so that a host source is as well aligned as any buffer.
 _STEP_WORDS: Final = 4096 // 8
@@ -23,20 +22,9 @@ def pattern_of(cell_id: str, round_number: int) -> Pattern:
     return Pattern(window * _STEP_WORDS)
 
 
-def poison(arena: Arena, memory: Memory, owner_gpu: int | None) -> None:
-    """Overwrite a destination, by its owner, so that what was there before proves nothing."""
-    if owner_gpu is None:
-        arena.driver.fill_host(memory, POISON_WORD)
-        return
-    arena.driver.fill(Fill(memory, POISON_WORD), arena.stream(owner_gpu))
-    wait_idle(arena, owner_gpu)
-
-
-def check(
-    driver: Driver, memory: Memory, pattern: Pattern, last: Pattern | None
-) -> Mismatch | None:
-    """What is wrong with a destination that should hold `pattern`; `last` was there before it."""
-    seen = driver.compare(memory, pattern)
+def check(flow: Flow, pattern: Pattern, last: Pattern | None) -> Mismatch | None:
+    """What is wrong with a destination that should hold `pattern`; `last` was copied before it."""
+    seen = flow.compare(pattern)
     if seen.wrong_words == 0:
         return None
     return Mismatch(

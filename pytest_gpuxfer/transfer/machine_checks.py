@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Final
 
+from pytest_gpuxfer.hardware.driver import AtomicAdd, Handshake, Memory
 from pytest_gpuxfer.hardware.telemetry import Telemetry
 from pytest_gpuxfer.model.cell import Cell, Check, Place
 from pytest_gpuxfer.model.machine import Machine
-from pytest_gpuxfer.model.measurement import Measurement, Reading
+from pytest_gpuxfer.model.measurement import Count, Measurement, Reading
 from pytest_gpuxfer.model.pattern import Pattern
-from pytest_gpuxfer.model.units import MIB
+from pytest_gpuxfer.model.units import MIB, NS_PER_S
 from pytest_gpuxfer.transfer.arena import Arena
+from pytest_gpuxfer.transfer.methods.base import Route, write
 from pytest_gpuxfer.transfer.methods.host_link import HostToDevice
 from pytest_gpuxfer.transfer.peer_access import PeerAccess
 from pytest_gpuxfer.transfer.waiting import wait_idle
@@ -21,9 +23,16 @@ GPUS: Final = Check("machine.gpus")
 NVLINK: Final = Check("machine.nvlink")
 PCIE: Final = Check("machine.pcie")
 PEER_ACCESS: Final = Check("machine.peer_access")
+HANDSHAKE: Final = Check("machine.handshake")
+ATOMICS: Final = Check("machine.atomics")
+BETWEEN_PEERS: Final = (PEER_ACCESS, HANDSHAKE, ATOMICS)
 
 _LOAD_BYTES: Final = 64 * MIB  # 1 ms on PCIe Gen5 x16
 _LOAD_COPIES: Final = 32
+_WORDS_BYTES: Final = 256
+_ROUNDS: Final = 1000
+_ADDS: Final = 2**20
+_KERNEL_LIMIT_NS: Final = int(NS_PER_S)
 
 
 class MachineChecks:
@@ -41,6 +50,8 @@ class MachineChecks:
             NVLINK: self._nvlink,
             PCIE: self._pcie,
             PEER_ACCESS: self._peer_access,
+            HANDSHAKE: self._handshake,
+            ATOMICS: self._atomics,
         }
 
     def measure(self, cell: Cell) -> Measurement:
@@ -59,10 +70,11 @@ class MachineChecks:
     def _pcie(self, cell: Cell) -> Measurement:
         """The link's width and generation while copies run: at idle it is trained down."""
         (gpu,) = cell.place.gpus
-        transfer = HostToDevice().prepare(cell, self._arena, _LOAD_BYTES)
-        source = transfer.load(Pattern(0))
+        load = Check(HostToDevice.name)
+        flow = HostToDevice().flow(load, Route(None, gpu), self._arena, _LOAD_BYTES)
+        source = flow.load(Pattern(0))
         for _ in range(_LOAD_COPIES):
-            transfer.enqueue(source)
+            flow.enqueue(source)
         link = self._telemetry.pcie_link(self._machine.gpus[gpu].uuid)
         wait_idle(self._arena, gpu)
         return Measurement(cell, reading=Reading(pcie_under_load=link))
@@ -71,6 +83,43 @@ class MachineChecks:
         source, destination = cell.place.gpus
         self._access.enable(source, destination)
         return Measurement(cell, access=self._access.prove(source, destination))
+
+    def _handshake(self, cell: Cell) -> Measurement:
+        """Kernels on both GPUs answer each other's flags while both run: what collectives do."""
+        lead, follow = cell.place.gpus
+        access = self._access.enable(lead, follow)
+        if not all(side.answer.on for side in access):
+            return Measurement(cell, access=access)
+        flags = {gpu: self._words_of(gpu) for gpu in (lead, follow)}
+        for gpu, peer in ((lead, follow), (follow, lead)):
+            kernel = Handshake(
+                flags[gpu], flags[peer], _ROUNDS, leads=gpu == lead, limit_ns=_KERNEL_LIMIT_NS
+            )
+            self._arena.driver.launch(kernel, self._arena.stream(gpu))
+        for gpu in (lead, follow):
+            wait_idle(self._arena, gpu)
+        answered = min(self._arena.driver.read_words(flags[gpu], 2)[1] for gpu in (lead, follow))
+        return Measurement(cell, access=access, reading=Reading(answered=Count(answered, _ROUNDS)))
+
+    def _atomics(self, cell: Cell) -> Measurement:
+        """Many threads of one GPU add to a word of another, which then counts for itself."""
+        adder, owner = cell.place.gpus
+        gpus = self._machine.gpus
+        access = self._access.enable(adder, owner)
+        if not all(side.answer.on for side in access):
+            return Measurement(cell, access=access)
+        if not self._arena.driver.native_atomics(gpus[adder].ordinal, gpus[owner].ordinal):
+            why = f"no native atomics between gpu{adder} and gpu{owner}"
+            return Measurement(cell, access=access, lacking=why)
+        word = self._words_of(owner)
+        self._arena.driver.launch(AtomicAdd(word, _ADDS), self._arena.stream(adder))
+        wait_idle(self._arena, adder)
+        (counted,) = self._arena.driver.read_words(word, 1)
+        return Measurement(cell, access=access, reading=Reading(added=Count(counted, _ADDS)))
+
+    def _words_of(self, gpu: int) -> Memory:
+        """A few words of a GPU's memory, zeroed by itself."""
+        return write(self._arena, self._arena.device(gpu, "words", _WORDS_BYTES), gpu, 0)
 
 
 def cells(machine: Machine, *, with_nvlink: bool, with_pairs: bool) -> Iterator[Cell]:
@@ -81,4 +130,6 @@ def cells(machine: Machine, *, with_nvlink: bool, with_pairs: bool) -> Iterator[
         yield from (Cell(NVLINK, Place.gpu(index)) for index in indices)
     yield from (Cell(PCIE, Place.gpu(index)) for index in indices)
     if with_pairs:
-        yield from (Cell(PEER_ACCESS, Place.pair(*pair)) for pair in permutations(indices, 2))
+        for check in (PEER_ACCESS, ATOMICS):
+            yield from (Cell(check, Place.pair(*pair)) for pair in permutations(indices, 2))
+        yield from (Cell(HANDSHAKE, Place.pair(*pair)) for pair in combinations(indices, 2))

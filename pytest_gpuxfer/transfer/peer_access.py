@@ -85,9 +85,9 @@ class PeerAccess:
         arena, driver = self._arena, self._arena.driver
         memory = arena.device(owner, "destination", _PROOF_BYTES)
         pattern = Pattern(1 + mapper * 64 + owner)
-        driver.fill(Fill(memory, POISON_WORD), arena.stream(owner))
+        driver.launch(Fill(memory, POISON_WORD), arena.stream(owner))
         wait_idle(arena, owner)
-        driver.fill(Fill(memory, pattern), arena.stream(mapper))
+        driver.launch(Fill(memory, pattern), arena.stream(mapper))
         wait_idle(arena, mapper)
         seen: Comparison = driver.compare(memory, pattern)
         return seen.wrong_words == 0

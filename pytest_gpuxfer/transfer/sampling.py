@@ -1,18 +1,19 @@
-"""How a transfer is timed so that it can be trusted: probe, warm-up, poison, gate, samples."""
+"""How transfers are timed so that they can be trusted: probe, warm-up, poison, gate, samples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pytest_gpuxfer.hardware.driver import Memory
+from pytest_gpuxfer.hardware.driver import Event, Memory
 from pytest_gpuxfer.model.measurement import Mismatch, Sample
 from pytest_gpuxfer.model.pattern import Pattern
 from pytest_gpuxfer.model.statistics import summarize
 from pytest_gpuxfer.model.units import MIB, NS_PER_MS, NS_PER_S
 from pytest_gpuxfer.transfer import integrity
 from pytest_gpuxfer.transfer.arena import Arena
-from pytest_gpuxfer.transfer.methods.base import Transfer
+from pytest_gpuxfer.transfer.methods.base import Flow
 from pytest_gpuxfer.transfer.waiting import wait_idle
 
 PROBE_BYTES: Final = (MIB, 64 * MIB)
@@ -33,73 +34,79 @@ class Probe:
 
     The least of several enqueue times counts: the first call initializes the driver, and a busy
     host delays any. Enqueuing a copy that the GPUs carry out by themselves takes the same time for
-    any size (14 to 33 us on H200, whether 16 or 64 MiB); one that the driver stages is enqueued in
-    pieces, and takes the longer the more there is to move (240 to 400 us for 64 MiB).
+    any size (7 to 14 us on H200, 1 MiB and 64 MiB alike); one that the driver stages is enqueued in
+    pieces, and takes the longer the more there is to move (14 us, and 210 to 260 us).
     """
 
     short_enqueue_ns: float
     enqueue_ns: float
     elapsed_ns: float
-    size_bytes: int
+    moved_bytes: int
 
     @property
     def in_pieces(self) -> bool:
         """Whether the driver enqueued the long copy piece by piece."""
         return self.enqueue_ns > _GROWTH * self.short_enqueue_ns
 
-    def copies_for(self, size_bytes: int) -> int:
-        """How many copies of `size_bytes` make an interval long enough."""
-        expected_ns = self.elapsed_ns * size_bytes / self.size_bytes
-        return max(1, min(_MOST_COPIES, round(_SAMPLE_NS / expected_ns)))
+    def copies_for(self, flows: Sequence[Flow]) -> int:
+        """How many operations of each flow make an interval long enough."""
+        expected_ns = self.elapsed_ns * flows[0].moved_bytes / self.moved_bytes
+        return max(1, min(_MOST_COPIES // len(flows), round(_SAMPLE_NS / expected_ns)))
 
 
 class Sampler:
-    """Takes the samples of one cell; counts every byte that it moves."""
+    """Takes the samples of one cell; counts every byte that each flow moves."""
 
     def __init__(self, arena: Arena, cell_id: str) -> None:
         self._arena = arena
         self._cell_id = cell_id
         self._round = 0
-        self._last: Pattern | None = None
+        self._last: list[Pattern | None] = []
         self.gated = False
-        self.moved_bytes = 0
+        self._moved_bytes = 0
         self.checked_bytes = 0
         self.mismatch: Mismatch | None = None
         self.samples: list[Sample] = []
         self.discarded: list[str] = []
 
-    def probe(self, short: Transfer, long: Transfer) -> Probe:
-        """Copies with no gate, each checked. Raises HangError, DriverError."""
+    def take_moved_bytes(self) -> int:
+        """How much each flow has moved since this was last asked."""
+        moved, self._moved_bytes = self._moved_bytes, 0
+        return moved
+
+    def probe(self, short: Flow, long: Flow) -> Probe:
+        """Copies of one flow with no gate, each checked. Raises HangError, DriverError."""
         short_enqueue_ns, _ = self._probe_size(short)
         enqueue_ns, elapsed_ns = self._probe_size(long)
-        return Probe(short_enqueue_ns, enqueue_ns, elapsed_ns, long.size_bytes)
+        return Probe(short_enqueue_ns, enqueue_ns, elapsed_ns, long.moved_bytes)
 
-    def _probe_size(self, transfer: Transfer) -> tuple[float, float]:
-        took = [self._probe_once(transfer) for _ in range(_PROBES)]
+    def _probe_size(self, flow: Flow) -> tuple[float, float]:
+        took = [self._probe_once(flow) for _ in range(_PROBES)]
         return min(enqueue for enqueue, _ in took), min(elapsed for _, elapsed in took)
 
-    def _probe_once(self, transfer: Transfer) -> tuple[float, float]:
+    def _probe_once(self, flow: Flow) -> tuple[float, float]:
         clock = self._arena.clock
-        source, pattern = self._load(transfer)
-        self._poison(transfer)
-        self._start(transfer)
+        (source,), (pattern,) = self._load((flow,))
+        flow.poison()
+        self._record(flow, "start")
         before = clock.now_ns()
-        transfer.enqueue(source)
+        flow.enqueue(source)
         enqueue_ns = float(clock.now_ns() - before)
-        self._record_end(transfer)
-        elapsed_ns = self._elapsed(transfer)
-        self.moved_bytes += transfer.size_bytes
-        self._check(transfer, pattern)
-        return enqueue_ns, elapsed_ns
+        self._record(flow, "end")
+        wait_idle(self._arena, flow.timed_gpu, flow.stream)
+        self._check((flow,), (pattern,))
+        return enqueue_ns, self._elapsed(flow, "start", "end")
 
     def sample_until_sure(
-        self, transfer: Transfer, copies: int, *, gated: bool, decide_at: float | None
+        self, flows: Sequence[Flow], copies: int, *, gated: bool, decide_at: float | None
     ) -> None:
         """Samples until the median is precise and clear of `decide_at` (bytes per second)."""
-        self.gated = gated
-        self._warm_up(transfer)
+        self.gated = gated and all(flow.gate for flow in flows)
+        if any(flow.once for flow in flows):
+            copies = 1
+        self._warm_up(flows)
         while self.mismatch is None and not self._enough(decide_at):
-            self._sample(transfer, copies)
+            self._sample(flows, copies)
 
     def _enough(self, decide_at: float | None) -> bool:
         taken = len(self.samples) + len(self.discarded)
@@ -111,65 +118,86 @@ class Sampler:
         clear = decide_at is None or not rates.low < decide_at < rates.high
         return clear and rates.relative_halfwidth <= PRECISION
 
-    def _warm_up(self, transfer: Transfer) -> None:
-        source, _ = self._load(transfer)
+    def _warm_up(self, flows: Sequence[Flow]) -> None:
         for _ in range(_WARM_UPS):
-            transfer.enqueue(source)
-        self._wait(transfer)
-        self.moved_bytes += _WARM_UPS * transfer.size_bytes
+            sources, _ = self._load(flows)
+            for flow, source in zip(flows, sources, strict=True):
+                flow.enqueue(source)
+            for flow in flows:
+                wait_idle(self._arena, flow.timed_gpu, flow.stream)
+            self._moved_bytes += flows[0].moved_bytes
 
-    def _sample(self, transfer: Transfer, copies: int) -> None:
-        source, pattern = self._load(transfer)
-        self._poison(transfer)
-        gate = self._arena.gate(transfer.timed_gpu) if self.gated else None
+    def _sample(self, flows: Sequence[Flow], copies: int) -> None:
+        driver, first = self._arena.driver, flows[0]
+        sources, patterns = self._load(flows)
+        for flow in flows:
+            flow.poison()
+        gate = self._arena.gate(first.timed_gpu) if self.gated else None
         if gate is not None:
-            stream = self._arena.stream(transfer.timed_gpu)
-            self._arena.driver.close_gate(gate, stream, _GATE_LIMIT_NS)
+            driver.close_gate(gate, first.stream, _GATE_LIMIT_NS)
         try:
-            self._start(transfer)
-            for _ in range(copies):
-                transfer.enqueue(source)
-            self._record_end(transfer)
+            self._enqueue_together(flows, sources, copies)
         finally:
             if gate is not None:
-                self._arena.driver.open_gate(gate)
-        elapsed_ns = self._elapsed(transfer)
-        moved = copies * transfer.size_bytes
-        self.moved_bytes += moved
-        self._check(transfer, pattern)
-        if gate is not None and self._arena.driver.gate_expired(gate):
+                driver.open_gate(gate)
+        for flow in flows:
+            wait_idle(self._arena, flow.timed_gpu, flow.stream)
+        sample = self._timed(flows, copies)
+        self._check(flows, patterns, copies)
+        if gate is not None and driver.gate_expired(gate):
             self.discarded.append("enqueuing outlasted the gate")
             self.gated = False  # it waits for itself: go on without
         else:
-            self.samples.append(Sample(elapsed_ns, moved, copies))
+            self.samples.append(sample)
 
-    def _load(self, transfer: Transfer) -> tuple[Memory, Pattern]:
-        pattern = integrity.pattern_of(self._cell_id, self._round)
-        self._round += 1
-        return transfer.load(pattern), pattern
+    def _enqueue_together(
+        self, flows: Sequence[Flow], sources: Sequence[Memory], copies: int
+    ) -> None:
+        """All flows begin at the first one's start event, and its stream waits for all to end."""
+        driver, first = self._arena.driver, flows[0]
+        self._record(first, "start")
+        for flow in flows[1:]:
+            driver.wait_event(self._event(first, "start"), flow.stream)
+            self._record(flow, "start")
+        for _ in range(copies):
+            for flow, source in zip(flows, sources, strict=True):
+                flow.enqueue(source)
+        for flow in flows:
+            self._record(flow, "end")
+        for flow in flows[1:]:
+            driver.wait_event(self._event(flow, "end"), first.stream)
+        self._record(first, "all ended")
 
-    def _poison(self, transfer: Transfer) -> None:
-        integrity.poison(self._arena, transfer.destination, transfer.destination_gpu)
+    def _timed(self, flows: Sequence[Flow], copies: int) -> Sample:
+        each = tuple(self._elapsed(flow, "start", "end") for flow in flows)
+        if len(flows) == 1:
+            (flow,) = flows
+            return Sample(each[0], copies * flow.moved_bytes, copies * flow.steps)
+        whole = self._elapsed(flows[0], "start", "all ended")
+        return Sample(whole, copies * sum(flow.moved_bytes for flow in flows), copies, each)
 
-    def _check(self, transfer: Transfer, pattern: Pattern) -> None:
-        found = integrity.check(self._arena.driver, transfer.destination, pattern, self._last)
-        self._last = pattern
-        self.checked_bytes += transfer.size_bytes
-        self.mismatch = self.mismatch or found
+    def _load(self, flows: Sequence[Flow]) -> tuple[list[Memory], list[Pattern]]:
+        patterns = []
+        for _ in flows:
+            patterns.append(integrity.pattern_of(self._cell_id, self._round))
+            self._round += 1
+        return [flow.load(p) for flow, p in zip(flows, patterns, strict=True)], patterns
 
-    def _start(self, transfer: Transfer) -> None:
-        gpu = transfer.timed_gpu
-        self._arena.driver.record_event(self._arena.event(gpu, "start"), self._arena.stream(gpu))
+    def _check(self, flows: Sequence[Flow], patterns: Sequence[Pattern], copies: int = 1) -> None:
+        last = self._last or [None] * len(flows)
+        for flow, pattern, before in zip(flows, patterns, last, strict=False):
+            found = integrity.check(flow, pattern, before)
+            self.mismatch = self.mismatch or found
+            self.checked_bytes += flow.checked_bytes
+        self._last = list(patterns)
+        self._moved_bytes += copies * flows[0].moved_bytes
 
-    def _record_end(self, transfer: Transfer) -> None:
-        gpu = transfer.timed_gpu
-        self._arena.driver.record_event(self._arena.event(gpu, "end"), self._arena.stream(gpu))
+    def _event(self, flow: Flow, role: str) -> Event:
+        return self._arena.event(flow.timed_gpu, f"{role} {flow.route}")
 
-    def _wait(self, transfer: Transfer) -> None:
-        wait_idle(self._arena, transfer.timed_gpu)
+    def _record(self, flow: Flow, role: str) -> None:
+        self._arena.driver.record_event(self._event(flow, role), flow.stream)
 
-    def _elapsed(self, transfer: Transfer) -> float:
-        self._wait(transfer)
-        gpu = transfer.timed_gpu
-        start, end = self._arena.event(gpu, "start"), self._arena.event(gpu, "end")
-        return self._arena.driver.elapsed_ns(start, end)
+    def _elapsed(self, flow: Flow, start: str, end: str) -> float:
+        driver = self._arena.driver
+        return driver.elapsed_ns(self._event(flow, start), self._event(flow, end))

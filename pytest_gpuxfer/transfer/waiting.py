@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pytest_gpuxfer.hardware.driver import Stream
 from pytest_gpuxfer.model.units import NS_PER_S
 from pytest_gpuxfer.transfer.arena import Arena
 
@@ -20,9 +21,13 @@ class HangError(Exception):
         self.gpu = gpu
 
 
-def wait_idle(arena: Arena, gpu: int) -> None:
-    """Until all that was enqueued on the GPU's stream has ended. Raises HangError, DriverError."""
-    stream, clock = arena.stream(gpu), arena.clock
+def wait_idle(arena: Arena, gpu: int, stream: Stream | None = None) -> None:
+    """Until all that was enqueued on a stream of the GPU has ended; its first one if none is named.
+
+    Raises HangError, DriverError.
+    """
+    stream = stream or arena.stream(gpu)
+    clock = arena.clock
     deadline = clock.now_ns() + DEADLINE_NS
     nap = _FIRST_NAP_NS
     while not arena.driver.stream_idle(stream):

@@ -318,13 +318,13 @@ def test_memory_of_another_process_is_the_same_memory(
     peer = rig.driver.start_peer(1, hide_others=True)
     memory = rig.driver.import_memory(rig.context(importer), peer.share(SIZE, kind))
     assert memory.ordinal == 1
-    peer.fill(PATTERN)
+    peer.fill(PATTERN, SIZE)
     mine = rig.device(importer, SIZE)
     rig.driver.copy(mine, memory, rig.stream(importer))
     rig.wait(rig.stream(importer))
     assert rig.driver.compare(mine, PATTERN) == Comparison(0)
     launched(rig, importer, Fill(memory, Pattern(5)))
-    assert peer.compare(Pattern(5)) == Comparison(0)
+    assert peer.compare(Pattern(5), SIZE) == Comparison(0)
     if importer == 0:
         assert rig.rate(memory, mine, 0) > 380
     rig.driver.release_import(rig.context(importer), memory)
@@ -341,7 +341,7 @@ def test_another_process_takes_room_until_it_ends(rig: Rig) -> None:
     peer.close()
     assert rig.driver.free_memory_bytes(rig.context(0)) == whole
     with pytest.raises(PeerProcessError, match="has ended"):
-        peer.fill(0)
+        peer.fill(0, 8)
 
 
 def test_another_process_is_mapped_only_where_access_is_offered() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from pytest_gpuxfer.hardware import Hardware, open_simulated
 from pytest_gpuxfer.hardware.discovery import discover
 from pytest_gpuxfer.hardware.driver import Comparison, Driver, DriverError, Memory, Stream
-from pytest_gpuxfer.model.cell import parse_cell
+from pytest_gpuxfer.model.cell import Check, parse_cell
 from pytest_gpuxfer.model.evidence import conclude
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import (
     Access,
     Corruption,
+    Count,
     FailureKind,
     LinkTraffic,
     Measurement,
@@ -27,6 +29,8 @@ from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.transfer import evidence, integrity
 from pytest_gpuxfer.transfer.bench import Bench
 from pytest_gpuxfer.transfer.buffers import DeviceBuffer, PinnedBuffer
+from pytest_gpuxfer.transfer.methods.base import Flow, Route
+from pytest_gpuxfer.transfer.methods.device_copy import UnifiedCopy
 from pytest_gpuxfer.transfer.sampling import FEWEST_SAMPLES, MOST_SAMPLES
 
 
@@ -71,6 +75,25 @@ def median_gb_per_s(measurement: Measurement) -> float:
         ("host_to_device/gpu3/256MiB", 55.5),
         ("device_to_host/gpu3/256MiB", 55.3),
         ("host_relay/gpu0-gpu1/128MiB", 27.6),
+        ("host_relay.pageable/gpu0-gpu1/128MiB", 4.5),
+        ("host_relay.pipelined/gpu0-gpu1/128MiB", 51.0),
+        ("peer_copy.write.round-trip/gpu0-gpu1/128MiB", 392.0),
+        ("unified_copy.write.pool/gpu0-gpu1/512MiB", 396.4),
+        ("unified_copy.write.vmm/gpu0-gpu1/512MiB", 396.4),
+        ("unified_copy.write.vmm.no-access/gpu0-gpu1/64MiB", 38.8),
+        ("unified_copy.write.bidirectional/gpu0-gpu1/256MiB", 391.9),
+        ("kernel_copy.sm.write/gpu0-gpu1/512MiB", 369.5),
+        ("kernel_copy.sm.read/gpu0-gpu1/512MiB", 374.0),
+        ("zero_copy.sm.read/gpu0/256MiB", 51.4),
+        ("zero_copy.sm.write/gpu0/256MiB", 52.6),
+        ("managed.read/gpu0/128MiB", 47.6),
+        ("managed.write/gpu0/128MiB", 18.5),
+        ("managed.sm.read/gpu0/128MiB", 10.7),
+        ("host_to_device.bidirectional/gpu0/256MiB", 50.7),
+        ("host_to_device.pageable/gpu0/256MiB", 9.0),
+        ("local_copy/gpu0/512MiB", 2096),
+        ("ipc_copy.write/gpu0-gpu1/256MiB", 396.0),
+        ("ipc_copy.write.vmm.hidden/gpu0-gpu1/256MiB", 396.0),
     ],
 )
 def test_the_figures_of_a_real_machine_come_back(lab: Lab, cell_id: str, rate: float) -> None:
@@ -79,6 +102,40 @@ def test_the_figures_of_a_real_machine_come_back(lab: Lab, cell_id: str, rate: f
     assert measured.integrity is not None
     assert measured.integrity.mismatch is None
     assert measured.integrity.checked_bytes >= FEWEST_SAMPLES * (measured.cell.size_bytes or 0)
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "nanoseconds"),
+    [
+        ("small_copy_latency/gpu0-gpu1/16B", 2230),
+        ("small_copy_latency.no-access/gpu0-gpu1/16B", 15320),
+        ("load_latency.sm/gpu0-gpu1/2MiB", 855),
+        ("load_latency.sm.mapped/gpu0/2MiB", 1185),
+    ],
+)
+def test_so_do_its_latencies(lab: Lab, cell_id: str, nanoseconds: float) -> None:
+    latencies = lab.measure(cell_id).latencies()
+    assert latencies is not None
+    assert latencies.median == pytest.approx(nanoseconds, rel=0.05)
+
+
+def test_each_flow_of_many_is_told_and_the_slowest_counts(lab: Lab) -> None:
+    measured = lab.measure("unified_copy.write.all-to-one/gpu2/128MiB")
+    assert measured.flows == ("gpu0-gpu2", "gpu1-gpu2", *(f"gpu{n}-gpu2" for n in range(3, 8)))
+    totals = measured.totals()
+    assert totals is not None
+    assert totals.median / 1e9 == pytest.approx(394, rel=0.02)  # one GPU's links, shared by seven
+    assert median_gb_per_s(measured) == pytest.approx(394 / 7, rel=0.02)
+    assert conclude(measured.signals).proves(PathKind.NVLINK)
+
+
+def test_kernels_answer_each_other_and_their_additions_arrive(lab: Lab) -> None:
+    answered = lab.measure("machine.handshake/gpu0-gpu1").reading
+    added = lab.measure("machine.atomics/gpu0-gpu1").reading
+    assert answered is not None
+    assert added is not None
+    assert answered.answered == Count(1000, 1000)
+    assert added.added == Count(2**20, 2**20)
 
 
 def test_a_measurement_crosses_a_process_unchanged(lab: Lab) -> None:
@@ -247,10 +304,17 @@ def test_a_gate_that_opened_by_itself_spoils_its_sample(lab: Lab) -> None:
     ],
 )
 def test_wrong_data_is_told_apart(seen: Comparison, corruption: Corruption, lab: Lab) -> None:
-    driver = _Broken(lab.driver, compare=lambda memory, pattern: seen)
-    mismatch = integrity.check(driver, Memory(0, 2**20, 0), Pattern(3), Pattern(700))  # type: ignore[arg-type]
+    route = Route(0, 1)
+    flow = UnifiedCopy().flow(Check("unified_copy"), route, lab.bench.arena, MIB)
+    flow = replace(flow, compare=lambda pattern: seen)
+    mismatch = integrity.check(flow, Pattern(3), Pattern(700))
     assert mismatch is not None
     assert mismatch.corruption is corruption
+
+
+def flows(lab: Lab, *routes: Route) -> list[Flow]:
+    copy = UnifiedCopy()
+    return [copy.flow(Check("unified_copy"), route, lab.bench.arena, MIB) for route in routes]
 
 
 @pytest.mark.parametrize(
@@ -264,17 +328,26 @@ def test_wrong_data_is_told_apart(seen: Comparison, corruption: Corruption, lab:
     ],
 )
 def test_counters_prove_all_or_nothing(
-    sent: int, received: int, paths: tuple[PathKind, ...] | None
+    sent: int, received: int, paths: tuple[PathKind, ...] | None, lab: Lab
 ) -> None:
     traffic = (LinkTraffic(0, sent, 0), LinkTraffic(1, 0, received))
-    told = evidence.counters_signal(traffic, (0, 1), 1000).agrees_with
+    told = evidence.counters_signal(traffic, flows(lab, Route(0, 1)), 1000).agrees_with
     assert (None if isinstance(told, Unknown) else told) == paths
 
 
-def test_bytes_the_other_way_prove_nothing() -> None:
+def test_bytes_the_other_way_prove_nothing(lab: Lab) -> None:
     traffic = (LinkTraffic(0, 0, 1000), LinkTraffic(1, 1000, 0))
-    told = evidence.counters_signal(traffic, (0, 1), 1000).agrees_with
+    told = evidence.counters_signal(traffic, flows(lab, Route(0, 1)), 1000).agrees_with
     assert told == (PathKind.PCIE_P2P, PathKind.STAGED)
+
+
+def test_counters_of_many_flows_are_held_against_what_each_gpu_should_see(lab: Lab) -> None:
+    into_one = flows(lab, Route(1, 0, 0), Route(2, 0, 1))
+    good = (LinkTraffic(0, 0, 2000), LinkTraffic(1, 1000, 0), LinkTraffic(2, 1000, 0))
+    assert evidence.counters_signal(good, into_one, 1000).agrees_with == (PathKind.NVLINK,)
+    one_staged = (LinkTraffic(0, 0, 1000), LinkTraffic(1, 1000, 0), LinkTraffic(2, 0, 0))
+    told = evidence.counters_signal(one_staged, into_one, 1000).agrees_with
+    assert isinstance(told, Unknown)
 
 
 def test_a_simulated_buffer_has_no_address_to_hand_out(lab: Lab) -> None:

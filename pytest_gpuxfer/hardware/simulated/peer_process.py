@@ -39,20 +39,22 @@ class SimulatedPeer:
         by_descriptor = self._driver.supports(context.ordinal, Feature.FILE_DESCRIPTORS)
         if kind is DeviceKind.VMM and not by_descriptor:
             fail("cuMemExportToShareableHandle", 801)
+        if self._last is not None:
+            self._driver.free_device(context, self._last)
         memory = self._last = self._driver.allocate_device(context, size_bytes, kind)
         held = self._driver.allocation_of(memory)
         return SharedHandle(kind, size_bytes, context.ordinal, held)
 
-    def fill(self, content: int | Pattern) -> None:
-        context, memory = self._alive(), self._shared()
+    def fill(self, content: int | Pattern, size_bytes: int) -> None:
+        context, memory = self._alive(), self._shared().window(0, size_bytes)
         stream = self._driver.create_stream(context)
         self._driver.launch(Fill(memory, content), stream)
         self._driver.finish(stream)
         self._driver.destroy_stream(stream)
 
-    def compare(self, content: Pattern) -> Comparison:
+    def compare(self, content: Pattern, size_bytes: int) -> Comparison:
         self._alive()
-        return self._driver.compare(self._shared(), content)
+        return self._driver.compare(self._shared().window(0, size_bytes), content)
 
     def close(self) -> None:
         if self._context is not None:

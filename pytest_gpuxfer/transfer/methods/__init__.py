@@ -4,22 +4,63 @@ from __future__ import annotations
 
 from typing import Final
 
+from pytest_gpuxfer.model.cell import Cell, Check, Engine, Initiator, Place
+from pytest_gpuxfer.model.units import KIB, MIB
+from pytest_gpuxfer.transfer.methods.base import Flow as Flow
 from pytest_gpuxfer.transfer.methods.base import Method as Method
-from pytest_gpuxfer.transfer.methods.base import Transfer as Transfer
-from pytest_gpuxfer.transfer.methods.base import places as places
-from pytest_gpuxfer.transfer.methods.device_copy import PeerCopy, UnifiedCopy
-from pytest_gpuxfer.transfer.methods.host_link import DeviceToHost, HostToDevice
+from pytest_gpuxfer.transfer.methods.base import Route as Route
+from pytest_gpuxfer.transfer.methods.device_copy import (
+    KernelCopy16,
+    PeerCopy,
+    SmallCopyLatency,
+    UnifiedCopy,
+)
+from pytest_gpuxfer.transfer.methods.host_link import DeviceToHost, HostToDevice, ZeroCopy
 from pytest_gpuxfer.transfer.methods.host_relay import HostRelay
+from pytest_gpuxfer.transfer.methods.ipc import IpcCopy
+from pytest_gpuxfer.transfer.methods.local import LoadLatency, LocalCopy
+from pytest_gpuxfer.transfer.methods.managed import Managed
+from pytest_gpuxfer.transfer.methods.patterns import places, routes
 
 ALL: Final[tuple[Method, ...]] = (
+    LocalCopy(),
     HostToDevice(),
     DeviceToHost(),
+    ZeroCopy(),
+    Managed(),
     HostRelay(),
     PeerCopy(),
     UnifiedCopy(),
+    KernelCopy16(),
+    IpcCopy(),
+    SmallCopyLatency(),
+    LoadLatency(),
 )
+
+# Measured at many sizes too: what `gpuxfer predict` rests on.
+SWEPT: Final = (
+    Check("peer_copy", initiator=Initiator.WRITE),
+    Check("kernel_copy", Engine.SM, Initiator.WRITE),
+    Check("host_relay"),
+    Check("host_relay", pattern="pipelined"),
+    Check("zero_copy", Engine.SM),
+    Check("managed"),
+)
+SWEPT_SIZES_BYTES: Final = (KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB)
 
 
 def named(name: str) -> Method:
     """The method of that name. Raises KeyError."""
     return {method.name: method for method in ALL}[name]
+
+
+def places_of(check: Check, gpu_count: int) -> tuple[Place, ...]:
+    """Where a check is measured on a machine of `gpu_count` GPUs."""
+    return places(check, named(check.method).shape(check), gpu_count)
+
+
+def routes_of(cell: Cell, gpu_count: int) -> tuple[Route, ...]:
+    """The flows that run at once in a cell. Raises KeyError where it names no such place."""
+    if any(gpu >= gpu_count for gpu in cell.place.gpus):
+        raise KeyError(f"{cell.id}: this machine has {gpu_count} GPUs")
+    return routes(cell.check, named(cell.check.method).shape(cell.check), cell.place, gpu_count)
