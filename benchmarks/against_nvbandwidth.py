@@ -1,8 +1,9 @@
-"""Our copy-engine figures beside NVIDIA's nvbandwidth, on the same machine in the same run.
+"""Our figures beside nvbandwidth's, all 35 of its test cases, on the same machine in the same run.
 
-    python benchmarks/against_nvbandwidth.py PATH_OF_NVBANDWIDTH
+    python benchmarks/against_nvbandwidth.py PATH_OF_NVBANDWIDTH [CASE ...]
 
-Prints a row a cell: our median, nvbandwidth's, and the ratio, at its own buffer size of 512 MiB.
+Prints a row a case and place: our cell, our median, nvbandwidth's, the ratio. Its bidirectional
+figures are those of one direction under load (ours: that flow), its all-to-one ones are totals.
 """
 
 from __future__ import annotations
@@ -10,68 +11,152 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import permutations
 
 from pytest_gpuxfer.hardware import open_hardware
 from pytest_gpuxfer.hardware.discovery import discover
-from pytest_gpuxfer.model.cell import Cell, Check, Initiator, Place
-from pytest_gpuxfer.model.units import GB, MIB
+from pytest_gpuxfer.model.cell import Cell, parse_cell
+from pytest_gpuxfer.model.measurement import Measurement
+from pytest_gpuxfer.model.statistics import summarize
+from pytest_gpuxfer.model.units import GB
 from pytest_gpuxfer.transfer.bench import Bench
 
-SIZE_BYTES = 512 * MIB
-HOST = {
-    "host_to_device_memcpy_ce": Check("host_to_device"),
-    "device_to_host_memcpy_ce": Check("device_to_host"),
-}
-PEER = {
-    "device_to_device_memcpy_write_ce": Check("unified_copy", initiator=Initiator.WRITE),
-    "device_to_device_memcpy_read_ce": Check("unified_copy", initiator=Initiator.READ),
-}
+Figure = Callable[[Measurement], float]
 
 
-def theirs(program: str, names: list[str]) -> dict[str, list[list[str]]]:
-    """Each test case's matrix of GB/s, as text, by its name."""
-    command = [program, "-j", "-t", *names]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Pairing:
+    """A case of theirs, our cell, where its figure stands in their matrix, and which of ours."""
+
+    case: str
+    cell: str
+    row: int
+    column: int
+    figure: Figure
+
+
+def rate(measured: Measurement) -> float:
+    rates = measured.rates()
+    assert rates is not None
+    return rates.median / GB
+
+
+def total(measured: Measurement) -> float:
+    totals = measured.totals()
+    assert totals is not None
+    return totals.median / GB
+
+
+def latency(measured: Measurement) -> float:
+    latencies = measured.latencies()
+    assert latencies is not None
+    return latencies.median
+
+
+def flow(name: str) -> Figure:
+    """The rate of one flow of several."""
+
+    def figure(measured: Measurement) -> float:
+        index = measured.flows.index(name)
+        return summarize([s.flow_rates_bytes_per_s[index] for s in measured.samples]).median / GB
+
+    return figure
+
+
+def one_gpu(gpu: int) -> Iterator[Pairing]:
+    here, into, out = f"gpu{gpu}", f"host-gpu{gpu}", f"gpu{gpu}-host"
+    for engine, up, down in (
+        ("ce", "host_to_device", "device_to_host"),
+        ("sm", "zero_copy.sm.read", "zero_copy.sm.write"),
+    ):
+        many, both = "64MiB", f"{up}.bidirectional/{here}/256MiB"
+        cases = (
+            ("host_to_device_memcpy", f"{up}/{here}/512MiB", rate),
+            ("device_to_host_memcpy", f"{down}/{here}/512MiB", rate),
+            ("host_to_device_bidirectional_memcpy", both, flow(into)),
+            ("device_to_host_bidirectional_memcpy", both, flow(out)),
+            ("all_to_host_memcpy", f"{down}.all-to-host/all/{many}", flow(out)),
+            ("host_to_all_memcpy", f"{up}.host-to-all/all/{many}", flow(into)),
+            ("all_to_host_bidirectional_memcpy", f"{up}.host-and-all/all/{many}", flow(out)),
+            ("host_to_all_bidirectional_memcpy", f"{up}.host-and-all/all/{many}", flow(into)),
+        )
+        for case, cell, figure in cases:
+            yield Pairing(f"{case}_{engine}", cell, 0, gpu, figure)
+    yield Pairing("host_device_latency_sm", f"load_latency.sm.mapped/{here}/2MiB", 0, gpu, latency)
+    yield Pairing("device_local_copy", f"local_copy/{here}/512MiB", 0, gpu, rate)
+
+
+def many_gpus(gpus: int) -> Iterator[Pairing]:
+    for source, destination in permutations(range(gpus), 2):
+        place, low = f"gpu{source}-gpu{destination}", min(source, destination)
+        row, column = source, destination
+        for engine, method in (("ce", "unified_copy"), ("sm", "kernel_copy.sm")):
+            for way in ("read", "write"):
+                case = f"device_to_device_memcpy_{way}_{engine}"
+                yield Pairing(case, f"{method}.{way}/{place}/512MiB", row, column, rate)
+                if source == low:
+                    case = f"device_to_device_bidirectional_memcpy_{way}_{engine}"
+                    cell = f"{method}.{way}.bidirectional/{place}/256MiB"
+                    yield Pairing(case, cell, 2 * gpus + row, column, total)
+        yield Pairing(
+            "device_to_device_latency_sm", f"load_latency.sm/{place}/2MiB", row, column, latency
+        )
+    for gpu in range(gpus):
+        for engine, method in (("ce", "unified_copy"), ("sm", "kernel_copy.sm")):
+            for way in ("write", "read"):
+                # Their "all to one" of reads is all pulling from one: our one-to-all, pulled.
+                forth, back = ("all-to-one", "one-to-all")[:: 1 if way == "write" else -1]
+                for case, pattern in (("all_to_one", forth), ("one_to_all", back)):
+                    cell = f"{method}.{way}.{pattern}/gpu{gpu}/128MiB"
+                    yield Pairing(f"{case}_{way}_{engine}", cell, 0, gpu, total)
+
+
+def theirs(program: str, cases: list[str]) -> tuple[dict[str, list[list[str]]], float]:
+    """Each case's matrix of figures, as text, by its name; and the seconds it all took."""
+    before = time.monotonic()
+    ran = subprocess.run([program, "-j", "-t", *cases], capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(f"{program} failed with {ran.returncode}: {ran.stderr or ran.stdout}")
-    printed = ran.stdout
-    cases = json.loads(printed[printed.index("{") :])["nvbandwidth"]["testcases"]
-    return {case["name"]: case.get("bandwidth_matrix", []) for case in cases}
+    found = json.loads(ran.stdout[ran.stdout.index("{") :])["nvbandwidth"]["testcases"]
+    matrices = {case["name"]: case.get("bandwidth_matrix", []) for case in found}
+    return matrices, time.monotonic() - before
 
 
-def cells(gpus: int) -> Iterator[tuple[str, Cell, tuple[int, int]]]:
-    """nvbandwidth's case, our cell, and where its figure stands in the case's matrix."""
-    for name, check in HOST.items():
-        for gpu in range(gpus):
-            yield name, Cell(check, Place.gpu(gpu), SIZE_BYTES), (0, gpu)
-    for name, check in PEER.items():
-        for source, destination in permutations(range(gpus), 2):
-            cell = Cell(check, Place.pair(source, destination), SIZE_BYTES)
-            # nvbandwidth's rows are the GPU that works: the source writes, the destination reads.
-            working = (source, destination)
-            yield name, cell, working if "write" in name else working[::-1]
-
-
-def main(program: str) -> None:
+def main(program: str, wanted: list[str]) -> None:
     """Print the table."""
     hardware = open_hardware()
     machine = discover(hardware)
     bench = Bench(hardware, machine)
-    wanted = list(HOST) + (list(PEER) if len(machine.gpus) > 1 else [])
-    matrices = theirs(program, wanted)
-    print(f"{'cell':<44} {'ours':>10} {'theirs':>10} {'ratio':>8}  GB/s, {SIZE_BYTES // MIB} MiB")
-    for name, cell, (row, column) in cells(len(machine.gpus)):
-        measured = bench.measure(cell)
-        rates = measured.rates()
-        if rates is None:
-            print(f"{cell.id:<44} {measured.failure}")
+    gpus = len(machine.gpus)
+    pairings = [pairing for gpu in range(gpus) for pairing in one_gpu(gpu)]
+    pairings += many_gpus(gpus) if gpus > 1 else ()
+    if gpus == 1:  # flows of all GPUs are one flow then, and no flow of several
+        pairings = [p for p in pairings if "-to-all/" not in p.cell and "all-to-" not in p.cell]
+    if wanted:
+        pairings = [pairing for pairing in pairings if pairing.case in wanted]
+    matrices, their_s = theirs(program, sorted({pairing.case for pairing in pairings}))
+    measured: dict[Cell, Measurement] = {}
+    before = time.monotonic()
+    print(f"{'nvbandwidth':<42} {'ours':<52} {'ours':>9} {'theirs':>9} ratio  GB/s or ns")
+    for pairing in sorted(pairings, key=lambda pairing: pairing.case):
+        cell = parse_cell(pairing.cell)
+        if cell not in measured:
+            measured[cell] = bench.measure(cell)
+        if not measured[cell].samples:
+            print(f"{pairing.case:<42} {pairing.cell:<52} {measured[cell].failure}")
             continue
-        ours, reference = rates.median / GB, float(matrices[name][row][column])
-        print(f"{cell.id:<44} {ours:>10.3f} {reference:>10.3f} {ours / reference:>8.4f}")
+        ours = pairing.figure(measured[cell])
+        reference = float(matrices[pairing.case][pairing.row][pairing.column])
+        print(
+            f"{pairing.case:<42} {pairing.cell:<52} {ours:>9.2f} {reference:>9.2f}"
+            f" {ours / reference:.4f}"
+        )
+    print(f"{their_s:.1f} s for nvbandwidth, {time.monotonic() - before:.1f} s for us")
     bench.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])
