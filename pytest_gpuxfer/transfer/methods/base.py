@@ -19,11 +19,17 @@ HOST: Final = None  # where a GPU index could stand: host memory
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One way from a source to a destination: GPU indices, or HOST. `slot` tells flows apart."""
+    """One way from a source to a destination: GPU indices, or HOST.
+
+    Of the flows that run at once `slot` tells those of one GPU apart, and `same_source` and
+    `same_destination` are how many, this one included, begin or end where this one does.
+    """
 
     source: int | None
     destination: int | None
     slot: int = 0
+    same_source: int = 1
+    same_destination: int = 1
 
     @property
     def is_pair(self) -> bool:

@@ -64,7 +64,7 @@ class _DeviceCopy:
             arena.let(destination, source_gpu, allowed=check.access)
         # Write: the source's engine pushes; read: the destination's pulls.
         timed = destination_gpu if check.initiator is Initiator.READ else source_gpu
-        move = self._enqueue(arena)
+        move = self._enqueue(arena, check, route)
         if check.pattern == "round-trip":
             return _there_and_back(arena, route, source, destination, move)
         flow = plain_flow(
@@ -77,7 +77,7 @@ class _DeviceCopy:
         )
         return replace(flow, direct=True)
 
-    def _enqueue(self, arena: Arena) -> Enqueue:
+    def _enqueue(self, arena: Arena, check: Check, route: Route) -> Enqueue:  # noqa: ARG002
         return arena.driver.copy
 
 
@@ -125,7 +125,7 @@ class PeerCopy(_DeviceCopy):
             Check(self.name, initiator=Initiator.WRITE, pattern="round-trip"),
         )
 
-    def _enqueue(self, arena: Arena) -> Enqueue:
+    def _enqueue(self, arena: Arena, check: Check, route: Route) -> Enqueue:  # noqa: ARG002
         return arena.driver.copy_peer
 
 
@@ -175,9 +175,12 @@ class KernelCopy16(_DeviceCopy):
             replace(check, pattern=pattern) for pattern in patterns for check in (plain, pulled)
         )
 
-    def _enqueue(self, arena: Arena) -> Enqueue:
+    def _enqueue(self, arena: Arena, check: Check, route: Route) -> Enqueue:
+        # Kernels that one GPU runs at once share it: the first would starve the others.
+        pulls = check.initiator is Initiator.READ
+        sharers = route.same_destination if pulls else route.same_source
         return lambda destination, source, stream: arena.driver.launch(
-            KernelCopy(destination, source), stream
+            KernelCopy(destination, source, sharers), stream
         )
 
 

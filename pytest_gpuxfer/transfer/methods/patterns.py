@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations, permutations
 
@@ -43,12 +44,14 @@ def routes(
 ) -> tuple[Route, ...]:
     """The flows that run at once when `check` is measured at `place`."""
     ends = _ends(check.pattern, tuple(shapes), place, gpu_count)
+    sources, destinations = (Counter(end[side] for end in ends) for side in (0, 1))
     used: dict[int | None, int] = {}
     numbered: list[Route] = []
     for source, destination in ends:
         # A GPU that takes part in several flows has a stream and buffers for each.
         slot = max(used.get(gpu, 0) for gpu in (source, destination) if gpu is not HOST)
-        numbered.append(Route(source, destination, slot))
+        sharing = sources[source], destinations[destination]
+        numbered.append(Route(source, destination, slot, *sharing))
         used.update({gpu: slot + 1 for gpu in (source, destination) if gpu is not HOST})
     return tuple(numbered)
 
