@@ -9,5 +9,5 @@ from pytest_gpuxfer.instruments import JudgedCell
 
 @pytest.mark.gpuxfer("host_relay")
 def test_host_relay(verdict: JudgedCell) -> None:
-    """Device to host, then host to device, through one pinned buffer."""
+    """Device to host, then host to device, through host memory of every kind, also in chunks."""
     verdict.require()

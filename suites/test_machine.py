@@ -1,4 +1,4 @@
-"""The machine itself: its GPUs, their links, and peer access proven by kernels both ways."""
+"""The machine itself: its GPUs, their links, and and kernels that reach a peer."""
 
 from __future__ import annotations
 
@@ -28,4 +28,16 @@ def test_pcie_runs_at_full_width_under_load(verdict: JudgedCell) -> None:
 @pytest.mark.gpuxfer("machine.peer_access")
 def test_kernels_reach_the_peer(verdict: JudgedCell) -> None:
     """A kernel of each GPU stores to the other's memory, and its owner finds the data."""
+    verdict.require()
+
+
+@pytest.mark.gpuxfer("machine.handshake")
+def test_kernels_answer_each_other(verdict: JudgedCell) -> None:
+    """Kernels on both GPUs see each other's flags while both run."""
+    verdict.require()
+
+
+@pytest.mark.gpuxfer("machine.atomics")
+def test_peer_atomics_add_up(verdict: JudgedCell) -> None:
+    """Every atomic addition of one GPU to the other's memory counts."""
     verdict.require()

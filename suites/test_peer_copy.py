@@ -1,4 +1,4 @@
-"""GPU to GPU, pushed and pulled, with peer access and, as the control, without."""
+"""GPU to GPU by copy engine: each kind of memory, many flows at once, and without peer access."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def test_peer_copy(verdict: JudgedCell) -> None:
 
 @pytest.mark.gpuxfer("unified_copy")
 def test_unified_copy(verdict: JudgedCell) -> None:
-    """So does cuMemcpyAsync on unified addresses, which names no GPU."""
+    """So does cuMemcpyAsync on unified addresses, of every kind of memory, alone and in patterns."""
     verdict.require()

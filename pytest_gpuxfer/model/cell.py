@@ -71,6 +71,11 @@ class Check:
         return self.method.startswith("machine.")
 
     @property
+    def is_latency(self) -> bool:
+        """Whether it is judged by the time of an operation, with a ceiling, and not by its rate."""
+        return self.method.endswith("_latency")
+
+    @property
     def far(self) -> bool:
         """Whether the host memory is on a NUMA node that is not the GPU's."""
         return self.pattern == "far-node"

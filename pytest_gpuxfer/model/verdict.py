@@ -48,6 +48,7 @@ class Reason(StrEnum):
     GPU_MISSING = "gpu-missing"
     MIG = "mig-enabled"
     NOT_SUPPORTED = "not-supported"
+    REFUSED = "refused"
     NO_PEER_ACCESS = "no-peer-access"
     KERNELS_NOT_HEARD = "kernels-not-heard"
     LINKS_SHORT = "links-short"
@@ -284,6 +285,16 @@ def _describe_reading(case: _Case) -> str:
     return f"{sum(1 for port in ports if port.active is True)} NVLinks up"
 
 
+def _refused(case: _Case) -> Verdict | None:
+    """Without access, an error is the honest answer: what nobody may use was not moved."""
+    refusal, check = case.measurement.refusal, case.expectation.cell.check
+    if refusal is None:
+        return None
+    if check.access:
+        return Verdict(Outcome.ERROR, Reason.NOT_MEASURED, refusal)
+    return Verdict(Outcome.PASS, Reason.REFUSED, f"refused without access: {refusal}")
+
+
 def _unusable(case: _Case) -> Verdict | None:
     """Samples that are missing, impossible or of unchecked data are no measurement."""
     measurement = case.measurement
@@ -375,13 +386,15 @@ def _inside(case: _Case) -> Verdict:
     rates, limit = case.measurement.rates(), case.expectation.limit
     assert rates is not None
     assert limit is not None
-    show = units.format_duration if limit.ceiling else units.format_rate
-    summary = case.measurement.latencies() if limit.ceiling else rates
+    is_latency = case.expectation.cell.check.is_latency
+    show = units.format_duration if is_latency else units.format_rate
+    summary = case.measurement.latencies() if is_latency else rates
     assert summary is not None
     words = show(summary.median)
     if limit.unlimited:
-        unchecked = (f"rate: {limit.unlimited}",)
-        return Verdict(Outcome.PASS, Reason.INSIDE, f"{words}, the rate is not judged", unchecked)
+        what = "time" if is_latency else "rate"
+        unchecked = (f"{what}: {limit.unlimited}",)
+        return Verdict(Outcome.PASS, Reason.INSIDE, f"{words}, the {what} is not judged", unchecked)
     wanted = limit.expect.resolve(case.baselines) if limit.expect else None
     tolerance = case.expectation.tolerance
     if wanted is not None and rates.high < wanted * (1 - tolerance):
@@ -394,6 +407,7 @@ def _inside(case: _Case) -> Verdict:
 _RULES: Final[tuple[_Rule, ...]] = (
     _not_measured,
     _wrong_data,
+    _refused,
     _absent,
     _links_short,
     _kernels_not_heard,

@@ -54,6 +54,8 @@ def uncovered(profile: Profile, registered: Sequence[Check]) -> list[str]:
     """One line for each registered check that some place has no limit for."""
     lines: list[str] = []
     for check in registered:
+        if method_of(check).between_gpus and _classes(profile) == [None]:
+            continue  # no pairs, no places
         speaking = [limit for limit in profile.limits if limit.check.covers(check)]
         at_pairs = method_of(check).where is not Where.GPU
         for name in _classes(profile) if at_pairs else [None]:
@@ -79,16 +81,16 @@ def _unfit(profile: Profile, limit: Limit) -> Iterator[Finding]:
         yield Finding(
             f"{check} can never apply: {check.method} has no write or read", limit.location
         )
-    if not check.access and method.over is not Over.PAIR_LINK:
-        message = f"{check} can never apply: {check.method} does not use peer access"
+    if not check.access and not method.controlled:
+        message = f"{check} can never apply: {check.method} is not measured without peer access"
         yield Finding(message, limit.location)
-    if limit.not_expected is None and method.where is Where.PAIR and _classes(profile) == [None]:
+    if limit.not_expected is None and method.between_gpus and _classes(profile) == [None]:
         message = f"{check} can never apply: this profile has no pairs; write not_expected: reason"
         yield Finding(message, limit.location)
-    if limit.ceiling and not method.latency:
+    if limit.ceiling and not check.is_latency:
         message = f"{check} is judged by its rate; write a floor"
         yield Finding(message, limit.ceiling.location)
-    if limit.floor and method.latency:
+    if limit.floor and check.is_latency:
         message = f"{check} is judged by its time; write a ceiling"
         yield Finding(message, limit.floor.location)
     if limit.on is not None and (why := _never_at(profile, limit.on, method.where)):
@@ -117,12 +119,12 @@ def _never_at(profile: Profile, on: str, where: Where) -> str:
 
 def _no_base(check: Check, base: Check) -> str:
     """Why `check` cannot rest on the rate of `base`, or nothing."""
-    method = method_of(base)
-    if method.latency:
+    method, own = method_of(base), method_of(check)
+    if base.is_latency:
         return f"{base} has a time, not a rate"
     if method.initiators and base.initiator is None:
         return f"say which, {base.method}.write or {base.method}.read"
-    if method.where is not method_of(check).where:
+    if method.where is not own.where and Where.EITHER not in (method.where, own.where):
         return f"{base} is measured at each {method.where.value}, {check} is not"
     if check.covers(base):
         return f"{check} would rest on itself"

@@ -33,19 +33,24 @@ class Method:
     where: Where
     over: Over
     initiators: bool = False  # its checks say write or read
-    latency: bool = False  # judged by its time, with a ceiling
+    controlled: bool = False  # measured without peer access too
+
+    @property
+    def between_gpus(self) -> bool:
+        """Whether it needs a second GPU at every place."""
+        return self.where is Where.PAIR or self.over is Over.PAIR_LINK
 
 
 METHODS: Final[Mapping[str, Method]] = {
-    "peer_copy": Method(Where.PAIR, Over.PAIR_LINK, initiators=True),
-    "unified_copy": Method(Where.PAIR, Over.PAIR_LINK, initiators=True),
-    "kernel_copy": Method(Where.PAIR, Over.PAIR_LINK, initiators=True),
+    "peer_copy": Method(Where.PAIR, Over.PAIR_LINK, initiators=True, controlled=True),
+    "unified_copy": Method(Where.EITHER, Over.PAIR_LINK, initiators=True, controlled=True),
+    "kernel_copy": Method(Where.EITHER, Over.PAIR_LINK, initiators=True),
     "ipc_copy": Method(Where.PAIR, Over.PAIR_LINK, initiators=True),
     "host_relay": Method(Where.PAIR, Over.HOST_LINK),
-    "small_copy_latency": Method(Where.PAIR, Over.NOTHING, initiators=True, latency=True),
-    "load_latency": Method(Where.EITHER, Over.NOTHING, latency=True),
-    "zero_copy": Method(Where.GPU, Over.HOST_LINK, initiators=True),
-    "managed": Method(Where.GPU, Over.HOST_LINK, initiators=True),
+    "small_copy_latency": Method(Where.PAIR, Over.NOTHING, controlled=True),
+    "load_latency": Method(Where.EITHER, Over.NOTHING),
+    "zero_copy": Method(Where.EITHER, Over.HOST_LINK, initiators=True),
+    "managed": Method(Where.EITHER, Over.HOST_LINK, initiators=True),
     "host_to_device": Method(Where.GPU, Over.HOST_LINK),
     "device_to_host": Method(Where.GPU, Over.HOST_LINK),
     "local_copy": Method(Where.GPU, Over.NOTHING),

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuxfer import profiles
+from pytest_gpuxfer.hardware import open_simulated
+from pytest_gpuxfer.hardware.discovery import discover
 from pytest_gpuxfer.model.cell import parse_check
-from pytest_gpuxfer.plan import registered_checks
+from pytest_gpuxfer.plan import make_plan, registered_checks
 from pytest_gpuxfer.profiles import ProfileError
+from pytest_gpuxfer.profiles.methods import METHODS, Where
+from pytest_gpuxfer.transfer import methods
+from pytest_gpuxfer.transfer.methods.base import Shape
 
 HEAD = """\
 schema: 1
@@ -68,7 +73,10 @@ def _complaint(tmp_path: Path, *entries: str) -> str:
         ({"check": "peer_copy", "ceiling": "6 us"}, "write a floor"),
         ({"check": "small_copy_latency", "floor": "6 GB/s"}, "write a ceiling"),
         ({"check": "host_relay.write", "not_expected": "x"}, "no write or read"),
-        ({"check": "host_relay.no-access", "not_expected": "x"}, "does not use peer access"),
+        (
+            {"check": "host_relay.no-access", "not_expected": "x"},
+            "not measured without peer access",
+        ),
         ({"check": "peer_copy", "on": "NV12", "not_expected": "x"}, "did you mean 'NV18'?"),
         ({"check": "peer_copy", "on": "gpu0-gpu3", "not_expected": "x"}, "are gpu0 to gpu2"),
         ({"check": "peer_copy", "on": "gpu0-gpu0", "not_expected": "x"}, "name a class"),
@@ -152,8 +160,32 @@ def test_lint_lists_every_finding_with_its_place() -> None:
     assert profile.nvlink is not None
     slower = replace(profile, nvlink=replace(profile.nvlink, per_link_bytes_per_s=10e9))
     findings = profiles.lint(slower)
-    assert len(findings) == 4  # floor and expect of peer_copy and of unified_copy
+    assert len(findings) == 7  # floors and expects of peer_, unified_, kernel_ and ipc_copy
     assert str(findings[0]).startswith("thresholds/h200-nvlink.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"), [("a100-nvlink", "dgx-a100"), ("h200-nvlink", "hgx-h200")]
+)
+def test_a_shipped_profile_has_a_limit_for_every_planned_size(name: str, machine: str) -> None:
+    plan = make_plan(profiles.load(name), discover(open_simulated(machine)))
+    moving = [wanted for wanted in plan if not wanted.cell.check.of_machine]
+    assert len(moving) > 1900
+    assert [wanted.cell.id for wanted in moving if wanted.limit is None] == []
+
+
+def test_profiles_know_the_methods_that_are_measured_and_where() -> None:
+    """The table that limits are held against, and the classes that measure, say the same."""
+    assert set(METHODS) == {method.name for method in methods.ALL}
+    places = {Where.PAIR: {"pair"}, Where.GPU: {"gpu"}, Where.EITHER: {"pair", "gpu"}}
+    for method in methods.ALL:
+        alone = [check for check in method.checks() if check.pattern is None]
+        shapes = {shape for check in alone for shape in method.shape(check)}
+        seen = {"pair" if shape is Shape.PAIR else "gpu" for shape in shapes}
+        known = METHODS[method.name]
+        assert seen <= places[known.where], method.name
+        assert any(not check.access for check in method.checks()) == known.controlled, method.name
+        assert known.initiators or not any(check.initiator for check in alone), method.name
 
 
 @pytest.mark.parametrize("name", profiles.shipped())
