@@ -216,6 +216,7 @@ class Measurement:
     signals: tuple[Signal, ...] = ()
     flows: tuple[str, ...] = ()  # "gpu0-gpu1", "host-gpu3", ...: in the order of `Sample.flows_ns`
     lacking: str | None = None  # why the machine cannot do this at all
+    refusal: str | None = None  # how the driver refused what lacks access
     reading: Reading | None = None
     health: Health = Health()
     failure: Failure | None = None

@@ -72,6 +72,7 @@ class Arena:
         self._device: dict[tuple[int, str, DeviceKind], Memory] = {}
         self._host: dict[tuple[str, HostKind, int | None], Memory] = {}
         self._managed: Memory | None = None
+        self._managed_by_others: set[Memory] = set()
         self._lenders: dict[tuple[int, bool], Lender] = {}
         self._host_owner: Context | None = None
 
@@ -160,18 +161,42 @@ class Arena:
         return max(nodes, key=lambda node: abs(node - near)) if far else near
 
     def managed(self, size_bytes: int) -> Memory:
-        """The one managed buffer, at most `MOST_MANAGED_BYTES`. Raises CannotAllocateError."""
-        if size_bytes > MOST_MANAGED_BYTES:
-            raise CannotAllocateError(
-                f"{size_bytes / MIB:.0f} MiB of managed memory are more than the"
-                f" {MOST_MANAGED_BYTES / MIB:.0f} MiB that a run takes"
-            )
+        """The one managed buffer. Raises CannotAllocateError beyond `MOST_MANAGED_BYTES` in all."""
+        self._check_managed(size_bytes)
         if self._managed is None or self._managed.size_bytes < size_bytes:
-            if self._managed is not None:
-                self.driver.free_managed(self.host_context(), self._managed)
-                self._managed = None
+            self._drop_managed()
             self._managed = self.driver.allocate_managed(self.host_context(), size_bytes)
         return self._managed.window(0, size_bytes)
+
+    def allocate_managed(self, size_bytes: int) -> Memory:
+        """Managed memory that the caller frees by `free_managed`, counted with our own.
+
+        Raises CannotAllocateError beyond `MOST_MANAGED_BYTES` in all, DriverError.
+        """
+        self._check_managed(size_bytes)
+        self._drop_managed()  # kept only to be reused: it must not stand in the way
+        memory = self.driver.allocate_managed(self.host_context(), size_bytes)
+        self._managed_by_others.add(memory)
+        return memory
+
+    def free_managed(self, memory: Memory) -> None:
+        if memory in self._managed_by_others:  # else all was given back before
+            self._managed_by_others.remove(memory)
+            self.driver.free_managed(self.host_context(), memory)
+
+    def _check_managed(self, size_bytes: int) -> None:
+        taken = sum(memory.size_bytes for memory in self._managed_by_others)
+        if size_bytes + taken > MOST_MANAGED_BYTES:
+            beside = f" beside {taken / MIB:.0f} MiB of the tests' own" if taken else ""
+            raise CannotAllocateError(
+                f"{size_bytes / MIB:.0f} MiB of managed memory{beside} are more than the"
+                f" {MOST_MANAGED_BYTES / MIB:.0f} MiB that a run takes"
+            )
+
+    def _drop_managed(self) -> None:
+        held, self._managed = self._managed, None
+        if held is not None:
+            self.driver.free_managed(self.host_context(), held)
 
     def lent(
         self, owner_gpu: int, user_gpu: int, kind: DeviceKind, size_bytes: int, *, hidden: bool
@@ -250,7 +275,7 @@ class Arena:
             *(partial(driver.release_context, context) for context in self._contexts.values()),
         ]
         if self._managed is not None:
-            releases.insert(0, partial(driver.free_managed, self.host_context(), self._managed))
+            releases.insert(0, self._drop_managed)
         for release in releases:
             # One thing that cannot be freed must not keep the others.
             with suppress(DriverError):
@@ -258,4 +283,5 @@ class Arena:
         for held in (self._device, self._host, self._events, self._gates, self._streams):
             held.clear()
         self._contexts.clear()
+        self._managed_by_others.clear()
         self._host_owner = self._managed = None

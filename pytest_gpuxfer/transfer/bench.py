@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from pytest_gpuxfer.hardware import Hardware
 from pytest_gpuxfer.hardware.driver import DriverError, PeerProcessError
@@ -26,6 +27,8 @@ from pytest_gpuxfer.transfer.methods.base import Route
 from pytest_gpuxfer.transfer.peer_access import PeerAccess
 from pytest_gpuxfer.transfer.sampling import PROBE_BYTES, Sampler
 from pytest_gpuxfer.transfer.waiting import HangError
+
+_INVALID_VALUE: Final = 1
 
 
 class Bench:
@@ -102,7 +105,12 @@ class Bench:
         direct = all(flow.direct for flow in flows)
         sampler = Sampler(self.arena, cell.id)
         before_probe = self._counters(routes[:1])
-        probe = sampler.probe(short, long)
+        try:
+            probe = sampler.probe(short, long)
+        except DriverError as error:
+            if check.access or error.code != _INVALID_VALUE:
+                raise
+            return Measurement(cell, access=access, refusal=str(error))
         gated = not probe.in_pieces
         if gated and direct and size_bytes >= min(PROBE_BYTES):
             # A copy that moved nothing over NVLink may be staged, though its enqueue did not grow.

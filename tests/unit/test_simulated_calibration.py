@@ -200,14 +200,14 @@ def test_to_the_host_while_all_gpus_copy_both_ways(kernels: bool, rate: float) -
     assert together(rig, outward + inward, kernels=kernels)[:2] == [near(rate)] * 2
 
 
-@pytest.mark.parametrize("to_device", [True, False])
-def test_pageable_memory_is_slow_and_holds_the_caller(to_device: bool) -> None:
+@pytest.mark.parametrize(("to_device", "rate"), [(True, 8.99), (False, 16.64)])
+def test_pageable_memory_is_slow_and_holds_the_caller(to_device: bool, rate: float) -> None:
     rig = Rig()
     ends = (rig.device(0, LARGE), rig.host(LARGE, HostKind.PAGEABLE))
     stream, before = rig.stream(0), rig.clock.now_ns()
     rig.driver.copy(*(ends if to_device else ends[::-1]), stream)
     assert rig.driver.stream_idle(stream)
-    assert LARGE / (rig.clock.now_ns() - before) == near(8.99)
+    assert LARGE / (rig.clock.now_ns() - before) == near(rate)
 
 
 def test_registered_memory_is_as_fast_as_pinned() -> None:

@@ -229,12 +229,14 @@ def test_memory_of_a_pool_needs_an_access_of_its_own(rig: Rig, kind: DeviceKind)
     rig.enable(0, 1)
     rig.enable(1, 0)
     source, destination = rig.device(0, SIZE, kind), rig.device(1, SIZE, kind)
-    assert rig.rate(destination, source, 0, gated=False) < 40
+    with pytest.raises(DriverError, match="INVALID_VALUE"):
+        rig.driver.copy(destination, source, rig.stream(0))
     rig.driver.grant_access(destination, rig.context(0))
     assert rig.rate(destination, source, 0) > 380
     launched(rig, 0, KernelCopy(destination, source))
     rig.driver.revoke_access(destination, rig.context(0))
-    assert rig.rate(destination, source, 0, gated=False) < 40
+    with pytest.raises(DriverError, match="INVALID_VALUE"):
+        rig.driver.copy(destination, source, rig.stream(0))
     assert faults(rig, 0, KernelCopy(destination, source))
 
 

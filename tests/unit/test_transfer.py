@@ -75,12 +75,12 @@ def median_gb_per_s(measurement: Measurement) -> float:
         ("host_to_device/gpu3/256MiB", 55.5),
         ("device_to_host/gpu3/256MiB", 55.3),
         ("host_relay/gpu0-gpu1/128MiB", 27.6),
-        ("host_relay.pageable/gpu0-gpu1/128MiB", 4.5),
+        ("host_relay.pageable/gpu0-gpu1/128MiB", 5.8),
         ("host_relay.pipelined/gpu0-gpu1/128MiB", 51.0),
         ("peer_copy.write.round-trip/gpu0-gpu1/128MiB", 392.0),
         ("unified_copy.write.pool/gpu0-gpu1/512MiB", 396.4),
         ("unified_copy.write.vmm/gpu0-gpu1/512MiB", 396.4),
-        ("unified_copy.write.vmm.no-access/gpu0-gpu1/64MiB", 38.8),
+        ("managed/gpu0-gpu1/128MiB", 116.0),
         ("unified_copy.write.bidirectional/gpu0-gpu1/256MiB", 391.9),
         ("kernel_copy.sm.write/gpu0-gpu1/512MiB", 369.5),
         ("kernel_copy.sm.read/gpu0-gpu1/512MiB", 374.0),
@@ -102,6 +102,15 @@ def test_the_figures_of_a_real_machine_come_back(lab: Lab, cell_id: str, rate: f
     assert measured.integrity is not None
     assert measured.integrity.mismatch is None
     assert measured.integrity.checked_bytes >= FEWEST_SAMPLES * (measured.cell.size_bytes or 0)
+
+
+@pytest.mark.parametrize("kind", ["pool", "vmm"])
+def test_memory_that_no_access_was_granted_to_is_refused_aloud(lab: Lab, kind: str) -> None:
+    measured = lab.measure(f"unified_copy.write.{kind}.no-access/gpu0-gpu1/64MiB")
+    assert measured.failure is None
+    assert measured.refusal is not None
+    assert "CUDA_ERROR_INVALID_VALUE (1)" in measured.refusal
+    assert lab.measure(f"unified_copy.write.{kind}/gpu0-gpu1/512MiB").samples
 
 
 @pytest.mark.parametrize(

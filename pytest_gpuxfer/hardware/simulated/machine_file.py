@@ -86,7 +86,7 @@ class Nvlink(_Strict, frozen=True):
 class Pcie(_Strict, frozen=True):
     """The PCIe link of each GPU, and what it carries between the GPU and the host.
 
-    Memory is pinned but for `pageable`, and on the GPU's own NUMA node: on another one, all rates
+    Memory is pinned but for `pageable_*`, and on the GPU's own NUMA node: on another one, all rates
     fall to the part `far_rate` of these.
     """
 
@@ -95,7 +95,8 @@ class Pcie(_Strict, frozen=True):
     idle_generation: int
     to_device: Timing
     from_device: Timing
-    pageable: Timing
+    pageable_to_device: Timing
+    pageable_from_device: Timing
     kernel_write: Timing
     kernel_read: Timing
     latency: Duration

@@ -86,8 +86,9 @@ class Wiring:
 
     def host_copy(self, gpu: int, *, to_device: bool, pageable: bool, numa_node: int) -> Route:
         pcie = self._machine.pcie
-        timing = pcie.to_device if to_device else pcie.from_device
-        return self._over_pcie(pcie.pageable if pageable else timing, gpu, to_device, numa_node)
+        pinned = pcie.to_device if to_device else pcie.from_device
+        paged = pcie.pageable_to_device if to_device else pcie.pageable_from_device
+        return self._over_pcie(paged if pageable else pinned, gpu, to_device, numa_node)
 
     def local_copy(self, gpu: int) -> Route:
         return self._inside(self._machine.local.copy, gpu)
