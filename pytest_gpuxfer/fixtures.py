@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_gpuxfer.audit import Traffic
     from pytest_gpuxfer.instruments import JudgedCell, PeerAccessSwitch, Thresholds, Transfer
     from pytest_gpuxfer.model.machine import Gpu, Machine
     from pytest_gpuxfer.parameters import GpuPair
     from pytest_gpuxfer.session import GpuxferSession
-    from pytest_gpuxfer.transfer.buffers import DeviceBuffer, PinnedBuffer
-
-_DEFAULT_BUFFER = "64 MiB"
+    from pytest_gpuxfer.transfer.buffers import (
+        DeviceBuffer,
+        HostBuffer,
+        ManagedBuffer,
+        MappedBuffer,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -52,35 +57,91 @@ def gpu_pair(gpuxfer_gpu_pair: Any) -> GpuPair:
     return value
 
 
+# Buffers are of 64 MiB; another size by indirect parametrisation, or by the marker gpuxfer_size.
 @pytest.fixture
 def device_buffer(
     request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
 ) -> Iterator[DeviceBuffer]:
-    """64 MiB on the test's `gpu`, or on gpu0; another size by indirect parametrisation."""
-    from pytest_gpuxfer.instruments import bench_of, machine_faults, read_size
+    """Memory of the test's `gpu`, or of gpu0; the parameter may name its kind too: "1 GiB vmm"."""
+    from pytest_gpuxfer.instruments import lend, wanted_gpu, wanted_kind
     from pytest_gpuxfer.transfer.buffers import DeviceBuffer
 
-    index = request.getfixturevalue("gpu").index if "gpu" in request.fixturenames else 0
-    with machine_faults():
-        arena = bench_of(gpuxfer_session).arena
-        buffer = DeviceBuffer(arena, index, read_size(getattr(request, "param", _DEFAULT_BUFFER)))
-    yield buffer
-    buffer.close()
+    gpu, (kind, size_bytes) = wanted_gpu(request), wanted_kind(request)
+    with lend(gpuxfer_session, lambda arena: DeviceBuffer(arena, gpu, size_bytes, kind)) as buffer:
+        yield buffer
 
 
 @pytest.fixture
 def pinned_buffer(
     request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
-) -> Iterator[PinnedBuffer]:
-    """64 MiB of page-locked host memory; another size by indirect parametrisation."""
-    from pytest_gpuxfer.instruments import bench_of, machine_faults, read_size
-    from pytest_gpuxfer.transfer.buffers import PinnedBuffer
+) -> Iterator[HostBuffer]:
+    """Page-locked host memory."""
+    with _host_buffer(request, gpuxfer_session, "pinned") as buffer:
+        yield buffer
 
-    with machine_faults():
-        arena = bench_of(gpuxfer_session).arena
-        buffer = PinnedBuffer(arena, read_size(getattr(request, "param", _DEFAULT_BUFFER)))
-    yield buffer
-    buffer.close()
+
+@pytest.fixture
+def pageable_buffer(
+    request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
+) -> Iterator[HostBuffer]:
+    """Ordinary host memory, every page touched."""
+    with _host_buffer(request, gpuxfer_session, "pageable") as buffer:
+        yield buffer
+
+
+@pytest.fixture
+def registered_buffer(
+    request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
+) -> Iterator[HostBuffer]:
+    """Host memory that was page-locked afterwards (cuMemHostRegister)."""
+    with _host_buffer(request, gpuxfer_session, "registered") as buffer:
+        yield buffer
+
+
+@pytest.fixture
+def shared_buffer(
+    request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
+) -> Iterator[HostBuffer]:
+    """A memory file, page-locked afterwards."""
+    with _host_buffer(request, gpuxfer_session, "shared") as buffer:
+        yield buffer
+
+
+@pytest.fixture
+def mapped_buffer(
+    request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
+) -> Iterator[MappedBuffer]:
+    """Page-locked host memory that GPU libraries take for a GPU's, and use where it is."""
+    from pytest_gpuxfer.instruments import lend, wanted_gpu, wanted_size
+    from pytest_gpuxfer.transfer.buffers import MappedBuffer
+
+    gpu, size_bytes = wanted_gpu(request), wanted_size(request)
+    with lend(gpuxfer_session, lambda arena: MappedBuffer(arena, gpu, size_bytes)) as buffer:
+        yield buffer
+
+
+@pytest.fixture
+def managed_buffer(
+    request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
+) -> Iterator[ManagedBuffer]:
+    """Managed memory, which moves to who touches it; at most 256 MiB in all."""
+    from pytest_gpuxfer.instruments import lend, wanted_gpu, wanted_size
+    from pytest_gpuxfer.transfer.buffers import ManagedBuffer
+
+    gpu, size_bytes = wanted_gpu(request), wanted_size(request)
+    with lend(gpuxfer_session, lambda arena: ManagedBuffer(arena, gpu, size_bytes)) as buffer:
+        yield buffer
+
+
+def _host_buffer(
+    request: pytest.FixtureRequest, session: GpuxferSession, kind: str
+) -> AbstractContextManager[HostBuffer]:
+    from pytest_gpuxfer.hardware.driver import HostKind
+    from pytest_gpuxfer.instruments import lend, wanted_size
+    from pytest_gpuxfer.transfer.buffers import HostBuffer
+
+    size_bytes = wanted_size(request)
+    return lend(session, lambda arena: HostBuffer(arena, size_bytes, HostKind(kind)))
 
 
 @pytest.fixture
@@ -94,11 +155,21 @@ def peer_access(gpuxfer_session: GpuxferSession) -> Iterator[PeerAccessSwitch]:
 
 
 @pytest.fixture
-def transfer(gpuxfer_session: GpuxferSession) -> Transfer:
+def transfer(gpuxfer_session: GpuxferSession) -> Iterator[Transfer]:
     """Copies to measure, e.g. `transfer.peer_copy(gpu_pair, size="512 MiB")`."""
     from pytest_gpuxfer.instruments import Transfer
 
-    return Transfer(gpuxfer_session)
+    transfer = Transfer(gpuxfer_session)
+    yield transfer
+    transfer.close()
+
+
+@pytest.fixture
+def path_audit(gpuxfer_session: GpuxferSession) -> Callable[[], AbstractContextManager[Traffic]]:
+    """Tells what each GPU moves over NVLink and PCIe in a block: `with path_audit() as traffic`."""
+    from pytest_gpuxfer.path_audit import auditor_of
+
+    return auditor_of(gpuxfer_session)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ ALLOWED = {
     "profiles": {"model"},
     "hardware": {"model"},
     "transfer": {"model", "hardware"},
+    "audit": {"model", "hardware"},
     "report": {"model", "__init__"},
     "plan": {"model", "profiles", "transfer"},
 }
@@ -27,7 +28,7 @@ ONLY = {
     "yaml": {"profiles", "hardware/simulated"},
     "_pytest": {"plugin.py", "session.py"},
 }
-WITHOUT_PYTEST = {"model", "profiles", "hardware", "transfer", "report", "plan"}
+WITHOUT_PYTEST = {"model", "profiles", "hardware", "transfer", "audit", "report", "plan"}
 
 
 def part_of(path: Path) -> str:
