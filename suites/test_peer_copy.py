@@ -15,5 +15,5 @@ def test_peer_copy(verdict: JudgedCell) -> None:
 
 @pytest.mark.gpuxfer("unified_copy")
 def test_unified_copy(verdict: JudgedCell) -> None:
-    """So does cuMemcpyAsync on unified addresses, of every kind of memory, alone and in patterns."""
+    """So does cuMemcpyAsync on unified addresses, of every memory, alone and in patterns."""
     verdict.require()

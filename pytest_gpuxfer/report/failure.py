@@ -53,7 +53,7 @@ def _wrap(text: str, first: str, later: str) -> list[str]:
 def _facts(line: CellLine) -> Iterator[tuple[str, str]]:
     rates, measurement, wanted = rates_of(line), line.measurement, line.expectation
     if rates is not None:
-        yield "measured", _describe_rates(rates, line)
+        yield "measured", _describe_samples(rates, line)
     if wanted.limit is not None and measurement is not None and measurement.samples:
         yield from _describe_limit(wanted.limit, line)
     elif wanted.location is not None:
@@ -73,12 +73,15 @@ def _facts(line: CellLine) -> Iterator[tuple[str, str]]:
         yield from _describe_cause(cause, "cause" if number == 0 else "or")
 
 
-def _describe_rates(rates: Summary, line: CellLine) -> str:
-    show = units.format_rate
+def _describe_samples(rates: Summary, line: CellLine) -> str:
     assert line.measurement is not None
+    is_latency = line.expectation.cell.check.is_latency
+    show = units.format_duration if is_latency else units.format_rate
+    summary = (line.measurement.latencies() if is_latency else None) or rates
     how = "behind a gate" if line.measurement.gated else "without a gate"
-    count = f"{rates.count} sample{'s' if rates.count > 1 else ''}"
-    return f"{show(rates.median)}, from {show(rates.least)} to {show(rates.most)}, {count} {how}"
+    count = f"{summary.count} sample{'s' if summary.count > 1 else ''}"
+    figures = f"{show(summary.median)}, from {show(summary.least)} to {show(summary.most)}"
+    return f"{figures}, {count} {how}"
 
 
 def _describe_limit(limit: Limit, line: CellLine) -> Iterator[tuple[str, str]]:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.machine import Gpu, Machine
-from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.model.unknown import Unknown
-from pytest_gpuxfer.model.verdict import Outcome, Reason
-from pytest_gpuxfer.report.failure import WIDTH, failure_lines, headline, rates_of
+from pytest_gpuxfer.model.verdict import Reason
+from pytest_gpuxfer.report.failure import WIDTH, failure_lines, headline
+from pytest_gpuxfer.report.figures import MARKS, NOT_RUN, WRONG_DATA, figure_lines
+from pytest_gpuxfer.report.four_ways import four_ways
 from pytest_gpuxfer.report.records import CellLine, Header, Record, count_outcomes
 
 FULL_BLOCKS: Final = 10  # red cells told at length; the others get one line each
 _OUT_OF_SCOPE: Final = "traffic between nodes (RDMA), collectives (NCCL), GPU memory, compute"
-_BY_HOST: Final = (PathKind.STAGED, PathKind.HOST_LINK)
-_MARKS: Final[Mapping[Outcome, str]] = {
-    Outcome.DEGRADED: "d", Outcome.FAIL: "*", Outcome.ABSENT: "A", Outcome.ERROR: "E",
-    Outcome.INCONCLUSIVE: "?", Outcome.NOT_EXPECTED: "-", Outcome.WAIVED: "w",
-}  # fmt: skip
-_NOT_RUN: Final = "."
 
 
 def header_lines(header: Header) -> list[str]:
@@ -90,9 +84,9 @@ def summary_lines(record: Record) -> list[str]:
     """Figures, what was not checked, and the counts; the last line is the result."""
     lines = [_simulated(record.header)] if record.header.simulated else []
     lines += _machine_checks(record.cells)
-    lines += _pair_checks(record)
-    lines += _gpu_table(record)
+    lines += figure_lines(record.cells)
     lines += _legend(record.cells)
+    lines += four_ways(record)
     lines += ["", *_not_checked(record), *_partial(record), _counts(record)]
     return lines
 
@@ -110,88 +104,15 @@ def _machine_checks(cells: Sequence[CellLine]) -> Iterator[str]:
         yield f"{check:<20}{counts}{where}"
 
 
-def _by_check_and_size(cells: Sequence[CellLine], *, pairs: bool) -> dict[str, list[CellLine]]:
-    groups: dict[str, list[CellLine]] = {}
-    for line in cells:
-        cell = line.expectation.cell
-        if cell.check.of_machine or cell.place.is_pair is not pairs or not cell.place.gpus:
-            continue
-        size = f" {units.format_size(cell.size_bytes)}" if cell.size_bytes else ""
-        groups.setdefault(f"{cell.check}{size}", []).append(line)
-    return groups
-
-
-def _pair_checks(record: Record) -> list[str]:
-    """A matrix for each check; what goes by way of the host and passes everywhere is one line."""
-    lines: list[str] = []
-    matrices: list[str] = []
-    for title, group in _by_check_and_size(record.cells, pairs=True).items():
-        by_host = all(line.expectation.path in _BY_HOST for line in group)
-        if by_host and all(line.verdict.outcome is Outcome.PASS for line in group):
-            lines.append(_describe_range(title, group))
-        else:
-            matrices += _matrix(title, group)
-    return lines + matrices
-
-
-def _describe_range(title: str, group: Sequence[CellLine]) -> str:
-    medians = [rates.median for line in group if (rates := rates_of(line)) is not None]
-    low, high = (units.format_rate(rate) for rate in (min(medians), max(medians)))
-    figures = low if low == high else f"{low} to {high}"
-    return f"{title}: {len(group)} pass, {figures}"
-
-
-def _matrix(title: str, group: Sequence[CellLine]) -> Iterator[str]:
-    figures = {line.expectation.cell.place.gpus: _figure(line) for line in group}
-    sources, destinations = (sorted(set(gpus)) for gpus in zip(*figures, strict=True))
-    yield ""
-    yield f"{title}, GB/s, source down, destination across"
-    yield _row("", [f"gpu{index}" for index in destinations])
-    for source in sources:
-        row = (
-            "" if source == destination else figures.get((source, destination), _NOT_RUN)
-            for destination in destinations
-        )
-        yield _row(f"gpu{source}", list(row))
-
-
-def _gpu_table(record: Record) -> Iterator[str]:
-    """One line a GPU, one column a check."""
-    groups = _by_check_and_size(record.cells, pairs=False)
-    if not groups:
-        return
-    figures = {
-        title: {line.expectation.cell.place.gpus[0]: _figure(line) for line in group}
-        for title, group in groups.items()
-    }
-    yield ""
-    yield "GB/s  " + "".join(f"{title:>26}" for title in groups)
-    for index in sorted({index for column in figures.values() for index in column}):
-        cells = "".join(f"{column.get(index, _NOT_RUN):>26}" for column in figures.values())
-        yield f"{f'gpu{index}':<6}{cells}"
-
-
-def _row(label: str, figures: Sequence[str]) -> str:
-    return f"{label:<6}{''.join(f'{figure:>8}' for figure in figures)}".rstrip()
-
-
-def _figure(line: CellLine) -> str:
-    """A rate with the mark of its outcome before it; the mark alone where there is no rate."""
-    if line.verdict.reason is Reason.WRONG_DATA:
-        return "!"
-    mark, rates = _MARKS.get(line.verdict.outcome, ""), rates_of(line)
-    return mark if rates is None else f"{mark}{rates.median / units.GB:.1f}"
-
-
 def _legend(cells: Sequence[CellLine]) -> Iterator[str]:
     """What the marks that stand before figures mean."""
     moving = [line for line in cells if not line.expectation.cell.check.of_machine]
     outcomes = {line.verdict.outcome for line in moving}
-    marks = [f"{mark} {outcome}" for outcome, mark in _MARKS.items() if outcome in outcomes]
+    marks = [f"{mark} {outcome}" for outcome, mark in MARKS.items() if outcome in outcomes]
     if any(line.verdict.reason is Reason.WRONG_DATA for line in moving):
-        marks.append("! wrong data")
+        marks.append(f"{WRONG_DATA} wrong data")
     if marks:
-        yield f"{', '.join(marks)}, {_NOT_RUN} not run"
+        yield f"{', '.join(marks)}, {NOT_RUN} not run"
 
 
 def _not_checked(record: Record) -> Iterator[str]:
@@ -203,14 +124,16 @@ def _not_checked(record: Record) -> Iterator[str]:
     for words, cells in where.items():
         rest = f" and {len(cells) - 1} more cells" if len(cells) > 1 else ""
         yield from _item(f"{words} [{cells[0]}{rest}]")
-    provisional = {
-        str(limit.location)
-        for line in record.cells
-        if (limit := line.expectation.limit) and limit.source and limit.source.provisional
-    }
-    if provisional:
-        yield from _item(f"provisional limits, not yet confirmed: {', '.join(sorted(provisional))}")
+    yield from _provisional(record.cells)
     yield from _item(_OUT_OF_SCOPE)
+
+
+def _provisional(cells: Sequence[CellLine]) -> Iterator[str]:
+    limits = (line.expectation.limit for line in cells)
+    places = {x.location for x in limits if x and x.source and x.source.provisional}
+    for file in sorted({place.file for place in places}):
+        lines = ", ".join(str(n) for n in sorted({p.line for p in places if p.file == file}))
+        yield from _item(f"provisional limits, not yet confirmed: {file}:{lines}")
 
 
 def _item(text: str) -> list[str]:
