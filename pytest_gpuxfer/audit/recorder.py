@@ -117,9 +117,10 @@ class Recorder:
         )  # fmt: skip
 
     def _read_nvlink(self, gpu: GpuIdentity) -> NvlinkBytes | Unknown:
-        if gpu in self._without_nvlink:  # known to have none, so known to move nothing there
-            return NvlinkBytes(0, 0)
-        return self._telemetry.nvlink_bytes(gpu.uuid)
+        reading = self._telemetry.nvlink_bytes(gpu.uuid)
+        if isinstance(reading, Unknown) and gpu in self._without_nvlink:
+            return NvlinkBytes(0, 0)  # known to have none, so known to move nothing there
+        return reading
 
     def close(self) -> None:
         """Nothing is held."""

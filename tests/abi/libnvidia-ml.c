@@ -1,5 +1,6 @@
 // A libnvidia-ml.so.1 for tests: one GPU, as the environment describes it.
 // STUB_FIELDS    "id:scope:return:type:value ..."; a field that is not there is not supported
+// STUB_FILE      a file that holds them instead, so that they may change
 // STUB_LINKS     a state a link, "110"; none: NVLink is not supported
 // STUB_REMOTE    type of what is at the other ends: 0 a GPU, 2 a switch
 // STUB_REASONS   the clock event reasons' bits
@@ -29,6 +30,16 @@ typedef struct { unsigned pid; unsigned long long used; unsigned instance, compu
 static const char *environment(const char *name) {
     const char *text = getenv(name);
     return text ? text : "";
+}
+
+static const char *all_fields(void) {
+    static char text[4096];
+    FILE *file = fopen(environment("STUB_FILE"), "r");
+    if (!file)
+        return environment("STUB_FIELDS");
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
 }
 
 int nvmlInitWithFlags(unsigned flags) { return atoi(environment("STUB_INIT")); }
@@ -75,7 +86,7 @@ int nvmlDeviceGetFieldValues(Device device, int count, Field *fields) {
         unsigned id, scope, type;
         int result, used;
         unsigned long long value;
-        const char *text = environment("STUB_FIELDS");
+        const char *text = all_fields();
         fields[i].result = NOT_SUPPORTED;
         for (; sscanf(text, "%u:%u:%d:%u:%llu%n", &id, &scope, &result, &type, &value, &used) == 5;
              text += used) {
