@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuxfer.model.units import NS_PER_S
 
@@ -27,6 +27,17 @@ class TransferTime:
     def predict_ns(self, size_bytes: int) -> float:
         """Nanoseconds that a transfer of this size takes."""
         return self.startup_ns + size_bytes * self.ns_per_byte
+
+    def through(self, size_bytes: int, time_ns: float) -> TransferTime | None:
+        """The same start-up time with the rate that one measurement shows; None if it is shorter.
+
+        How well it fits is not known better than before.
+        """
+        if time_ns <= self.startup_ns:
+            return None
+        per_byte = (time_ns - self.startup_ns) / size_bytes
+        least, most = min(self.least_bytes, size_bytes), max(self.least_bytes, size_bytes)
+        return replace(self, ns_per_byte=per_byte, least_bytes=least, most_bytes=most)
 
 
 def fit_transfer_time(points: Iterable[tuple[int, float]]) -> TransferTime | None:
