@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
-from pytest_gpuxfer.hardware.driver import DriverError
+from pytest_gpuxfer.hardware.driver import DeviceKind, DriverError
 from pytest_gpuxfer.model import units
-from pytest_gpuxfer.model.cell import Cell, Check, Initiator, Place
+from pytest_gpuxfer.model.cell import Cell, CellError, Place, parse_cell, parse_check
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.machine import Gpu, Machine
 from pytest_gpuxfer.model.measurement import AccessDirection, Measurement
 from pytest_gpuxfer.model.verdict import Outcome
 from pytest_gpuxfer.parameters import GpuPair
+from pytest_gpuxfer.plan import planned_cell
 from pytest_gpuxfer.report import junit
 from pytest_gpuxfer.report.records import CellLine
 from pytest_gpuxfer.session import GpuxferSession, Red, failure_text
-from pytest_gpuxfer.transfer.arena import CannotAllocateError
+from pytest_gpuxfer.transfer import methods
+from pytest_gpuxfer.transfer.arena import Arena, CannotAllocateError
 from pytest_gpuxfer.transfer.bench import Bench
+from pytest_gpuxfer.transfer.buffers import AnyBuffer
 from pytest_gpuxfer.transfer.waiting import HangError
 
-_DEFAULT_SIZE = "512 MiB"
+_DEFAULT_BUFFER = "64 MiB"
+_NO_ACCESS = "no-access"
+_LOAD_BYTES = 16  # what one load of a kernel copy moves
+
+Buffer = TypeVar("Buffer", bound=AnyBuffer)
 
 
 def machine_of(session: GpuxferSession) -> Machine:
@@ -52,12 +60,55 @@ def machine_faults() -> Iterator[None]:
         raise Red(str(error)) from None
 
 
-def read_size(text: str) -> int:
-    """Bytes of a size that a test gives. Raises Red for what is no size."""
+def read_size(text: object) -> int:
+    """Bytes of a size that a test gives. Raises Red for what is no size, or nothing."""
     try:
-        return units.parse_size(text)
+        size_bytes = units.parse_size(str(text))
     except units.UnitError as error:
         raise Red(str(error), undecided=False) from None
+    if not size_bytes:
+        raise Red("a size of 0 is nothing to measure or to allocate", undecided=False)
+    return size_bytes
+
+
+def wanted_gpu(request: pytest.FixtureRequest) -> int:
+    """The index of the test's `gpu`, or of gpu0 where it has none of ours."""
+    gpu = request.getfixturevalue("gpu") if "gpu" in request.fixturenames else None
+    return gpu.index if isinstance(gpu, Gpu) else 0
+
+
+def wanted_size(request: pytest.FixtureRequest, given: str | None = None) -> int:
+    """Bytes of a buffer: by indirect parametrisation, by marker, or else 64 MiB.
+
+    `given` stands for the fixture's parameter where not all of that is the size. Raises Red.
+    """
+    text = getattr(request, "param", None) if given is None else given
+    marker = request.node.get_closest_marker("gpuxfer_size")
+    if not text and marker is not None:
+        if len(marker.args) != 1 or marker.kwargs:
+            raise Red('write a size in the marker: gpuxfer_size("256 MiB")', undecided=False)
+        text = marker.args[0]
+    return read_size(text or _DEFAULT_BUFFER)
+
+
+def wanted_kind(request: pytest.FixtureRequest) -> tuple[DeviceKind, int]:
+    """The kind and size of device memory: the parameter may name either or both ("64 MiB vmm")."""
+    *words, last = str(getattr(request, "param", "")).split() or [""]
+    if last in tuple(DeviceKind):
+        return DeviceKind(last), wanted_size(request, " ".join(words))
+    return DeviceKind.MALLOC, wanted_size(request)
+
+
+@contextmanager
+def lend(session: GpuxferSession, make: Callable[[Arena], Buffer]) -> Iterator[Buffer]:
+    """A buffer for a while, whatever happens meanwhile. Raises Red where there is no memory."""
+    with machine_faults():
+        buffer = make(bench_of(session).arena)
+    try:
+        yield buffer
+    finally:
+        with machine_faults():
+            buffer.close()
 
 
 class JudgedCell:
@@ -89,42 +140,185 @@ def judge_in_setup(
 
 
 class Transfer:
-    """Copies, each measured once a run. What cannot be measured fails the test with the reason."""
+    """Copies, each measured once a run, at the size that the suites measure unless told.
+
+    What cannot be measured fails the test with the reason. A measurement's `rates()` are bytes per
+    second, None where the machine's refusal of peer access left nothing to measure.
+    """
 
     def __init__(self, session: GpuxferSession) -> None:
         self._session = session
+        self._used_bench: Bench | None = None
 
     def peer_copy(
-        self, gpu_pair: GpuPair, size: str = _DEFAULT_SIZE, initiator: str = "write"
-    ) -> Measurement:
-        """cuMemcpyPeerAsync; `initiator` is "write" (the source pushes) or "read"."""
-        return self._measure(Check("peer_copy", initiator=Initiator(initiator)), gpu_pair, size)
+        self, gpu_pair: GpuPair, size: str | None = None, initiator: str = "write",
+        pattern: str | None = None, *, access: bool = True,
+    ) -> Measurement:  # fmt: skip
+        """cuMemcpyPeerAsync; `initiator` is "write" (the source pushes) or "read".
+
+        `pattern` may be "round-trip"; `access=False` is what it does without peer access.
+        """
+        parts = (initiator, pattern, None if access else _NO_ACCESS)
+        return self._measure("peer_copy", parts, gpu_pair, size)
 
     def unified_copy(
-        self, gpu_pair: GpuPair, size: str = _DEFAULT_SIZE, initiator: str = "write"
+        self, gpu_pair: GpuPair, size: str | None = None, initiator: str = "write",
+        memory: str = "malloc", pattern: str | None = None, *, access: bool = True,
+    ) -> Measurement:  # fmt: skip
+        """cuMemcpyAsync on unified addresses, as cudaMemcpyDefault does.
+
+        `memory` is "malloc", "pool" or "vmm"; `pattern` may be "bidirectional".
+        """
+        parts = (initiator, memory, pattern, None if access else _NO_ACCESS)
+        return self._measure("unified_copy", parts, gpu_pair, size)
+
+    def kernel_copy(
+        self, gpu_pair: GpuPair, size: str | None = None, initiator: str = "write",
+        pattern: str | None = None,
+    ) -> Measurement:  # fmt: skip
+        """A kernel loads and stores 16 bytes at a time; `pattern` may be "bidirectional"."""
+        return self._measure("kernel_copy", ("sm", initiator, pattern), gpu_pair, size)
+
+    def ipc_copy(
+        self, gpu_pair: GpuPair, size: str | None = None, memory: str = "malloc",
+        pattern: str | None = None,
+    ) -> Measurement:  # fmt: skip
+        """Into another process's memory, "malloc" by legacy handle or "vmm" by file descriptor.
+
+        With the pattern "hidden" that process may see no GPU but its own.
+        """
+        return self._measure("ipc_copy", ("write", memory, pattern), gpu_pair, size)
+
+    def host_relay(
+        self, gpu_pair: GpuPair, size: str | None = None, memory: str = "pinned",
+        pattern: str | None = None,
+    ) -> Measurement:  # fmt: skip
+        """To the host and on to the other GPU, through one buffer of a kind of host memory.
+
+        With the pattern "pipelined" the two legs overlap.
+        """
+        return self._measure("host_relay", (memory, pattern), gpu_pair, size)
+
+    def host_to_device(
+        self, gpu: Gpu, size: str | None = None, memory: str = "pinned",
+        pattern: str | None = None,
+    ) -> Measurement:  # fmt: skip
+        """From host memory: "pinned", "pageable", "registered" or "shared".
+
+        `pattern` may be "bidirectional", or "far-node" for memory of another NUMA node.
+        """
+        return self._measure("host_to_device", (memory, pattern), gpu, size)
+
+    def device_to_host(
+        self, gpu: Gpu, size: str | None = None, memory: str = "pinned",
+        pattern: str | None = None,
+    ) -> Measurement:  # fmt: skip
+        """To host memory: "pinned", "pageable", "registered" or "shared".
+
+        `pattern` may be "far-node" for memory of another NUMA node.
+        """
+        return self._measure("device_to_host", (memory, pattern), gpu, size)
+
+    def zero_copy(
+        self, where: Gpu | GpuPair, size: str | None = None, initiator: str | None = None,
+        pattern: str | None = None,
+    ) -> Measurement:  # fmt: skip
+        """A kernel loads from mapped host memory ("read", if not said), or stores to it ("write").
+
+        Between two GPUs one stores and the other loads. `pattern` may be "bidirectional".
+        """
+        parts = ("sm", _asked_by_gpu(where, initiator), pattern)
+        return self._measure("zero_copy", parts, where, size)
+
+    def managed(
+        self, where: Gpu | GpuPair, size: str | None = None, initiator: str | None = None,
+        engine: str = "ce",
+    ) -> Measurement:  # fmt: skip
+        """Pages move to a GPU ("read", if not said), to the host ("write"), or between two GPUs.
+
+        Engine "ce" is a prefetch, "sm" the page faults of a kernel.
+        """
+        return self._measure("managed", (engine, _asked_by_gpu(where, initiator)), where, size)
+
+    def local_copy(self, gpu: Gpu, size: str | None = None) -> Measurement:
+        """Within one GPU; bytes are counted once."""
+        return self._measure("local_copy", (), gpu, size)
+
+    def small_copy_latency(self, gpu_pair: GpuPair, *, access: bool = True) -> Measurement:
+        """How long a copy of 16 bytes takes: nanoseconds in `latencies()`."""
+        parts = (None if access else _NO_ACCESS,)
+        return self._measure("small_copy_latency", parts, gpu_pair, None)
+
+    def load_latency(self, where: Gpu | GpuPair) -> Measurement:
+        """How long a load takes that waits for the one before: of a peer's memory, or the host's.
+
+        Nanoseconds in `latencies()`.
+        """
+        memory = "mapped" if isinstance(where, Gpu) else None
+        return self._measure("load_latency", ("sm", memory), where, None)
+
+    def measure(self, cell: str) -> Measurement:
+        """Any cell by its id, such as "unified_copy.write.all-to-all/all/128MiB"."""
+        try:
+            wanted = parse_cell(cell)
+        except (CellError, units.UnitError) as error:
+            raise Red(str(error), undecided=False) from None
+        return self._measured(wanted)
+
+    def close(self) -> None:
+        """Put peer access back as it was."""
+        if self._used_bench is not None:
+            self._used_bench.peer_access.restore()
+
+    def _measure(
+        self, method: str, parts: tuple[str | None, ...], where: Gpu | GpuPair, size: str | None
     ) -> Measurement:
-        """cuMemcpyAsync on unified addresses, as cudaMemcpyDefault does."""
-        return self._measure(Check("unified_copy", initiator=Initiator(initiator)), gpu_pair, size)
+        gpus = (where,) if isinstance(where, Gpu) else where
+        place = Place(tuple(gpu.index for gpu in gpus))
+        try:
+            check = parse_check(".".join((method, *filter(None, parts))))
+        except CellError as error:
+            raise Red(str(error), undecided=False) from None
+        if check.pattern == "bidirectional" and place.is_pair:
+            place = Place.pair(*sorted(place.gpus))  # the same from either end
+        return self._measured(
+            planned_cell(check, place) if size is None else Cell(check, place, read_size(size))
+        )
 
-    def host_relay(self, gpu_pair: GpuPair, size: str = _DEFAULT_SIZE) -> Measurement:
-        """To the host and on to the other GPU, through one pinned buffer."""
-        return self._measure(Check("host_relay"), gpu_pair, size)
-
-    def host_to_device(self, gpu: Gpu, size: str = _DEFAULT_SIZE) -> Measurement:
-        """From pinned host memory to a GPU."""
-        return self._measure(Check("host_to_device"), (gpu,), size)
-
-    def device_to_host(self, gpu: Gpu, size: str = _DEFAULT_SIZE) -> Measurement:
-        """From a GPU to pinned host memory."""
-        return self._measure(Check("device_to_host"), (gpu,), size)
-
-    def _measure(self, check: Check, gpus: tuple[Gpu, ...], size: str) -> Measurement:
-        bench_of(self._session)  # says why where there is none
-        cell = Cell(check, Place(tuple(gpu.index for gpu in gpus)), read_size(size))
+    def _measured(self, cell: Cell) -> Measurement:
+        self._used_bench = bench_of(self._session)  # says why where there is none
+        if problem := _why_not(cell, len(machine_of(self._session).gpus)):
+            raise Red(problem, undecided=False)
         measurement = self._session.open().measure(cell)
         if measurement.failure is not None:
             raise Red(f"{cell}: {failure_text(measurement.failure)}")
+        if measurement.lacking is not None:
+            raise Red(f"{cell}: {measurement.lacking}", undecided=False)
         return measurement
+
+
+def _why_not(cell: Cell, gpu_count: int) -> str | None:
+    """Why a cell is none that can be measured on a machine of so many GPUs, in one line."""
+    check, size_bytes = cell.check, cell.size_bytes
+    method = next((method for method in methods.ALL if method.name == check.method), None)
+    if method is None:
+        known = ", ".join(method.name for method in methods.ALL)
+        return f"{check.method!r} is no way to move bytes; there are {known}"
+    if check not in method.checks():
+        return f"there is no check {check}; there are {', '.join(map(str, method.checks()))}"
+    places = methods.places_of(check, gpu_count)
+    if cell.place not in places:
+        known = f"at {places[0]} and its like" if places else f"nowhere among {gpu_count} GPUs"
+        return f"{check} is not measured at {cell.place}, but {known}"
+    if size_bytes is None or size_bytes % _LOAD_BYTES:
+        size = "no size" if size_bytes is None else units.format_size(size_bytes)
+        return f"{check} moves multiples of {_LOAD_BYTES} B, and this is {size}"
+    return None
+
+
+def _asked_by_gpu(where: Gpu | GpuPair, initiator: str | None) -> str | None:
+    """A GPU alone reads from the host unless told; between two of them nothing is to be told."""
+    return "read" if initiator is None and isinstance(where, Gpu) else initiator
 
 
 class Thresholds:

@@ -21,6 +21,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gpuxfer(*methods): the methods whose cells a test judges, one test each"
     )
+    config.addinivalue_line(
+        "markers", 'gpuxfer_size(text): how large the buffers of a test are, e.g. "256 MiB"'
+    )
     try:
         settings = read_settings(config)
     except SettingsError as error:

@@ -197,6 +197,7 @@ class GpuxferSession:
             return "error", "I", "INCONCLUSIVE"
         return None
 
+    @pytest.hookimpl(trylast=True)  # after Ctrl-C, pytest's own tears the fixtures down
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.settings.judges:
             session.exitstatus = self._exit_status(session)

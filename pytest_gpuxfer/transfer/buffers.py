@@ -11,6 +11,7 @@ says no such thing: an array made by it must not be used after `close`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,7 +54,7 @@ class _Held:
             self.let_go()
 
 
-class _Buffer:
+class AnyBuffer(ABC):
     """Memory with an owner; ended by `close`, or at the end of a `with` block."""
 
     def __init__(self, arena: Arena, memory: Memory, free: Callable[[], None]) -> None:
@@ -80,9 +81,9 @@ class _Buffer:
             raise TypeError("memory of a simulated machine has no address to hand out")
         return memory.address
 
+    @abstractmethod
     def _dlpack_devices(self) -> tuple[Device, ...]:
         """What DLPack may call it; the first where the taker has no wish."""
-        raise NotImplementedError
 
     def __dlpack_device__(self) -> Device:
         return self._dlpack_devices()[0]
@@ -127,7 +128,7 @@ class _Buffer:
         self.close()
 
 
-class _OfDevice(_Buffer):
+class _OfDevice(AnyBuffer):
     """Memory that a GPU uses by its address."""
 
     @property
@@ -142,7 +143,7 @@ class _OfDevice(_Buffer):
         }
 
 
-class _OfHost(_Buffer):
+class _OfHost(AnyBuffer):
     """Memory that the CPU uses by its address."""
 
     def view(self) -> memoryview:

@@ -33,11 +33,11 @@ def test_ring_fails_with_the_words_of_the_suites(pytester: pytest.Pytester) -> N
 
 
 def test_size_without_a_limit_names_those_that_have_one(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(RING.replace("512 MiB", "1 MiB"))
+    pytester.makepyfile(RING.replace("512 MiB", "32 MiB"))
     result = pytester.runpytest_inprocess(*JUDGED, "-k", "gpu0-gpu1")
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        ["profile a100-nvlink has no limit for peer_copy.write at 1 MiB; it has for: 64 *"]
+        ["profile a100-nvlink has no limit for peer_copy.write at 32 MiB; it has for: 64 *"]
     )
 
 
@@ -68,43 +68,109 @@ def test_everything_but_thresholds_works_without_a_profile(pytester: pytest.Pyte
     result.assert_outcomes(passed=2, deselected=62)
 
 
-def test_size_that_is_none_is_one_line(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test(gpu, transfer): transfer.host_to_device(gpu, size='512')")
+CALLS = """
+def test_pairs(gpu_pair, transfer):
+    for measure, more in [
+        (transfer.peer_copy, {"initiator": "read"}),
+        (transfer.peer_copy, {"size": "128 MiB", "pattern": "round-trip"}),
+        (transfer.peer_copy, {"size": "64 MiB", "access": False}),
+        (transfer.unified_copy, {"memory": "vmm"}),
+        (transfer.unified_copy, {"memory": "pool", "access": False}),
+        (transfer.kernel_copy, {"initiator": "read", "pattern": "bidirectional"}),
+        (transfer.ipc_copy, {"memory": "vmm", "pattern": "hidden"}),
+        (transfer.host_relay, {"memory": "shared"}),
+        (transfer.host_relay, {"pattern": "pipelined"}),
+        (transfer.zero_copy, {}),
+        (transfer.managed, {}),
+        (transfer.small_copy_latency, {"access": False}),
+        (transfer.load_latency, {}),
+    ]:
+        print(measure(gpu_pair, **more).cell)
+
+def test_gpus(gpu, transfer):
+    for measure, more in [
+        (transfer.local_copy, {}),
+        (transfer.host_to_device, {"memory": "pageable", "size": "32 MiB"}),
+        (transfer.device_to_host, {"memory": "registered", "size": "32 MiB"}),
+        (transfer.host_to_device, {"pattern": "far-node", "size": "32 MiB"}),
+        (transfer.zero_copy, {"size": "32 MiB"}),
+        (transfer.zero_copy, {"initiator": "write", "size": "32 MiB"}),
+        (transfer.managed, {"engine": "sm", "size": "32 MiB"}),
+        (transfer.load_latency, {}),
+    ]:
+        print(measure(gpu, **more).cell)
+
+def test_any(transfer):
+    measured = transfer.measure("unified_copy.write.disjoint-pairs/all/32MiB")
+    print(measured.cell, len(measured.flows))
+"""
+
+
+def test_every_way_to_move_bytes_has_its_call(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CALLS)
+    chosen = "gpu5-gpu2 or (test_gpus and gpu3) or test_any"
+    result = pytester.runpytest_inprocess(*SIMULATED, "-q", "-s", "-k", chosen)
+    result.assert_outcomes(passed=3, deselected=62)
+    cells = [line.lstrip(".") for line in result.outlines if "/" in line and "/gpu" in line]
+    assert cells == [
+        "peer_copy.read/gpu5-gpu2/512MiB",
+        "peer_copy.write.round-trip/gpu5-gpu2/128MiB",
+        "peer_copy.write.no-access/gpu5-gpu2/64MiB",
+        "unified_copy.write.vmm/gpu5-gpu2/512MiB",
+        "unified_copy.write.pool.no-access/gpu5-gpu2/64MiB",
+        "kernel_copy.sm.read.bidirectional/gpu2-gpu5/256MiB",
+        "ipc_copy.write.vmm.hidden/gpu5-gpu2/256MiB",
+        "host_relay.shared/gpu5-gpu2/128MiB",
+        "host_relay.pipelined/gpu5-gpu2/128MiB",
+        "zero_copy.sm/gpu5-gpu2/256MiB",
+        "managed/gpu5-gpu2/128MiB",
+        "small_copy_latency.no-access/gpu5-gpu2/16B",
+        "load_latency.sm/gpu5-gpu2/2MiB",
+        "local_copy/gpu3/512MiB",
+        "host_to_device.pageable/gpu3/32MiB",
+        "device_to_host.registered/gpu3/32MiB",
+        "host_to_device.far-node/gpu3/32MiB",
+        "zero_copy.sm.read/gpu3/32MiB",
+        "zero_copy.sm.write/gpu3/32MiB",
+        "managed.sm.read/gpu3/32MiB",
+        "load_latency.sm.mapped/gpu3/2MiB",
+    ]
+    result.stdout.fnmatch_lines(["*unified_copy.write.disjoint-pairs/all/32MiB 4*"])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("host_to_device(gpu, size='512')", "'512' is no size: the unit is missing*"),
+        ("host_to_device(gpu, size='0 MiB')", "a size of 0 is nothing to measure*"),
+        (
+            "host_to_device(gpu, size='20 B')",
+            "host_to_device moves multiples of 16 B, and this is 20 B",
+        ),
+        (
+            "host_to_device(gpu, memory='vmm')",
+            "there is no check host_to_device.vmm; there are host_to_device, *.pageable*",
+        ),
+        (
+            "host_to_device(gpu, memory='fast')",
+            "'host_to_device.fast' is no check: 'fast' is no engine, initiator, memory*",
+        ),
+        ("peer_copy(gpu)", "peer_copy.write is not measured at gpu0, but at gpu0-gpu1 and*"),
+        ("peer_copy((gpu, gpu))", "peer_copy.write is not measured at gpu0-gpu0, but*"),
+        ("managed(gpu, '300 MiB')", "managed.read/gpu0/300MiB: cannot allocate: 300 MiB of*"),
+        ("measure('fly/gpu0/1MiB')", "'fly' is no way to move bytes; there are local_copy,*"),
+        ("measure('local_copy/gpu0')", "local_copy moves multiples of 16 B, and this is no size"),
+        ("measure('local_copy')", "'local_copy' is no cell id; write check/place or*"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    pytester: pytest.Pytester, call: str, words: str
+) -> None:
+    pytester.makepyfile(f"def test(gpu, transfer): transfer.{call}")
     result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0")
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["'512' is no size: the unit is missing*"])
-
-
-def test_buffers_have_their_size_and_gpu_and_are_freed(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-
-        def test_default(gpu, device_buffer, pinned_buffer):
-            assert device_buffer.size_bytes == pinned_buffer.size_bytes == 64 * 2**20
-            assert device_buffer.gpu == gpu.index
-
-        @pytest.mark.parametrize(
-            ("device_buffer", "pinned_buffer"), [("2 MiB", "1 MiB")], indirect=True
-        )
-        def test_sized(device_buffer, pinned_buffer):
-            assert (device_buffer.size_bytes, pinned_buffer.size_bytes) == (2**21, 2**20)
-            with pytest.raises(TypeError, match="simulated"):
-                device_buffer.__cuda_array_interface__
-            global kept
-            kept = device_buffer
-
-        def test_freed():
-            with pytest.raises(ValueError, match="closed"):
-                kept.size_bytes
-
-        @pytest.mark.parametrize("device_buffer", ["900 GiB"], indirect=True)
-        def test_too_large(device_buffer): ...
-        """
-    )
-    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu2 or not default")
-    result.assert_outcomes(passed=3, errors=1, deselected=7)
-    result.stdout.fnmatch_lines(["gpu0 has * GiB free, 900.00 GiB are needed*"])
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["*_ test[[]gpu0] _*", words, "*short test summary*"])
+    result.stdout.no_fnmatch_line("*Error*")
 
 
 def test_peer_access_is_put_back(pytester: pytest.Pytester) -> None:
@@ -120,6 +186,25 @@ def test_peer_access_is_put_back(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0-gpu1")
     result.assert_outcomes(passed=2, deselected=110)
+
+
+def test_measuring_leaves_peer_access_as_it_was(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def still_off(gpu_pair, peer_access):
+            yield  # `transfer` is torn down first
+            assert not any(side.answer.on for side in peer_access.state(*gpu_pair))
+
+        def test(still_off, gpu_pair, transfer, peer_access):
+            transfer.peer_copy(gpu_pair, size="1 MiB")
+            assert all(side.answer.on for side in peer_access.state(*gpu_pair))
+        """
+    )
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0-gpu1")
+    result.assert_outcomes(passed=1, deselected=55)
 
 
 def test_a_project_keeps_its_own_fixtures_and_parameters(pytester: pytest.Pytester) -> None:

@@ -28,7 +28,7 @@ from pytest_gpuxfer.model.units import GIB, KIB, MIB, NS_PER_S
 from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.transfer import evidence, integrity
 from pytest_gpuxfer.transfer.bench import Bench
-from pytest_gpuxfer.transfer.buffers import DeviceBuffer, PinnedBuffer
+from pytest_gpuxfer.transfer.buffers import DeviceBuffer, HostBuffer
 from pytest_gpuxfer.transfer.methods.base import Flow, Route
 from pytest_gpuxfer.transfer.methods.device_copy import UnifiedCopy
 from pytest_gpuxfer.transfer.sampling import FEWEST_SAMPLES, MOST_SAMPLES
@@ -360,7 +360,7 @@ def test_counters_of_many_flows_are_held_against_what_each_gpu_should_see(lab: L
 
 
 def test_a_simulated_buffer_has_no_address_to_hand_out(lab: Lab) -> None:
-    device, pinned = DeviceBuffer(lab.bench.arena, 0, KIB), PinnedBuffer(lab.bench.arena, MIB)
+    device, pinned = DeviceBuffer(lab.bench.arena, 0, KIB), HostBuffer(lab.bench.arena, MIB)
     with pytest.raises(TypeError, match="simulated machine"):
         _ = device.__cuda_array_interface__
     with pytest.raises(TypeError, match="simulated machine"):
