@@ -27,7 +27,11 @@ _NOT_RUN: Final = "."
 
 
 def header_lines(header: Header) -> list[str]:
-    """Which machine is held against which profile."""
+    """Which machine is held against which profile; leaves room for a prefix."""
+    return [part for line in _header(header) for part in textwrap.wrap(line, WIDTH - 10)]
+
+
+def _header(header: Header) -> list[str]:
     lines = [_simulated(header)] if header.simulated else []
     if header.machine is not None:
         lines.append(_describe_machine(header.machine))
@@ -62,7 +66,9 @@ def _tally(words: Sequence[str]) -> list[str]:
     found = Counter(words)
     if len(found) <= 1:
         return list(found)
-    return [f"{word} ({count} pairs)" for word, count in found.most_common()]
+    return [
+        f"{word} ({count} pair{'s' if count > 1 else ''})" for word, count in found.most_common()
+    ]
 
 
 def _describe_pcie(gpu: Gpu) -> str:

@@ -68,6 +68,14 @@ def test_everything_but_thresholds_works_without_a_profile(pytester: pytest.Pyte
     result.assert_outcomes(passed=2, deselected=62)
 
 
+def test_simulated_is_said_where_there_is_no_profile(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(topology): ...")
+    result = pytester.runpytest_inprocess(*SIMULATED, "--junitxml=j.xml")
+    result.stdout.fnmatch_lines(["gpuxfer: SIMULATED machine dgx-a100", "=* gpuxfer SIMULATED =*"])
+    suite = '<property name="SIMULATED" value="dgx-a100"'
+    assert suite in pytester.path.joinpath("j.xml").read_text(encoding="utf-8")
+
+
 def test_size_that_is_none_is_one_line(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test(gpu, transfer): transfer.host_to_device(gpu, size='512')")
     result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0")
