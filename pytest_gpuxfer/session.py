@@ -24,6 +24,7 @@ except ImportError:
     xml_key = None  # type: ignore[assignment]
 
 UNDECIDED_STATUS: Final = 6  # red only by what could not be decided
+FULL_BLOCKS: Final = 10  # red tests told at length; the terminal gives the others one line each
 CELL: Final = "cell"  # the parameter that holds an expectation
 _VERDICT: Final = "verdict"  # the property that holds an outcome
 
@@ -189,7 +190,7 @@ class GpuxferSession:
         if isinstance(error, Red) and report.failed:
             self._undecided += error.undecided
             self._red_blocks += 1
-            brief = self._red_blocks > terminal.FULL_BLOCKS
+            brief = self._red_blocks > FULL_BLOCKS
             report.longrepr = _RedText(error, brief=brief)  # type: ignore[assignment]
         return report
 

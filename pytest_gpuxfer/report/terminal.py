@@ -13,10 +13,9 @@ from pytest_gpuxfer.model.machine import Gpu, Machine
 from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.model.verdict import Outcome, Reason
-from pytest_gpuxfer.report.failure import WIDTH, failure_lines, headline, rates_of
+from pytest_gpuxfer.report.failure import WIDTH, rates_of
 from pytest_gpuxfer.report.records import CellLine, Header, Record, count_outcomes
 
-FULL_BLOCKS: Final = 10  # red cells told at length; the others get one line each
 _OUT_OF_SCOPE: Final = "traffic between nodes (RDMA), collectives (NCCL), GPU memory, compute"
 _BY_HOST: Final = (PathKind.STAGED, PathKind.HOST_LINK)
 _MARKS: Final[Mapping[Outcome, str]] = {
@@ -81,15 +80,6 @@ def _describe_pcie(gpu: Gpu) -> str:
     return (
         f"PCIe Gen{best(link.max_generation, link.generation)} x{best(link.max_width, link.width)}"
     )
-
-
-def failure_section(cells: Sequence[CellLine]) -> list[str]:
-    """The red cells: the first at length, then one line each."""
-    red = [line for line in cells if line.verdict.outcome.red]
-    lines: list[str] = []
-    for line in red[:FULL_BLOCKS]:
-        lines += [*failure_lines(line), ""]
-    return lines + [headline(line) for line in red[FULL_BLOCKS:]]
 
 
 def summary_lines(record: Record) -> list[str]:

@@ -17,12 +17,7 @@ from pytest_gpuxfer.model.measurement import (
 from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.report.failure import WIDTH, failure_lines
 from pytest_gpuxfer.report.records import CellLine, End, Record
-from pytest_gpuxfer.report.terminal import (
-    FULL_BLOCKS,
-    failure_section,
-    header_lines,
-    summary_lines,
-)
+from pytest_gpuxfer.report.terminal import header_lines, summary_lines
 from tests.unit.report_cases import CONTROL, MACHINE, PROFILE, copy, counts, gpus_seen, header
 
 
@@ -139,14 +134,8 @@ def test_nothing_judged_is_said() -> None:
     assert summary_lines(record())[-1] == "nothing was judged"
 
 
-def test_only_the_first_red_cells_are_told_at_length() -> None:
-    cells = [copy(0, 1, 20e9, PathKind.STAGED)] * (FULL_BLOCKS + 2)
-    lines = failure_section(cells)
-    assert sum("cause" in line for line in lines) == FULL_BLOCKS
-    assert lines[-1].startswith("FAIL peer_copy.write/gpu0-gpu1/64MiB: ")
-
-
 def test_everything_fits_the_width() -> None:
     cells = (copy(0, 1, 20e9, PathKind.STAGED), copy(1, 0, 88e9, Unknown("a long reason " * 20)))
-    lines = [*failure_section(cells), *summary_lines(record(*cells))]
+    blocks = [line for cell in cells for line in failure_lines(cell)]
+    lines = [*blocks, *summary_lines(record(*cells))]
     assert max(map(len, lines)) <= WIDTH
