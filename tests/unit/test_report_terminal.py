@@ -66,8 +66,8 @@ def test_block_of_a_copy_that_took_the_wrong_path() -> None:
           source      published: the maker's data sheet, 2026-07
           path        staged; the profile asks for nvlink
           counters    the counters' words
-          access      gpu0 to memory of gpu1: enabled, not proven
-          access      gpu1 to memory of gpu0: enabled, not proven
+          access      gpu0 to memory of gpu1: enabled, kernel access not tried
+          access      gpu1 to memory of gpu0: enabled, kernel access not tried
           meanwhile   gpu1 throttled: hardware thermal slowdown
           cause       the driver does not use NVLink although peer access is enabled
           next        check the fabric state in `nvidia-smi -q`, nvidia-fabricmanager's log, and
