@@ -13,7 +13,7 @@ from pytest_gpuxfer.model.cell import Check
 from pytest_gpuxfer.model.evidence import conclude, silent
 from pytest_gpuxfer.model.expectation import Bound, Expectation
 from pytest_gpuxfer.model.machine import NvlinkPort
-from pytest_gpuxfer.model.measurement import Access, Health, Measurement, Sample
+from pytest_gpuxfer.model.measurement import Access, Health, Measurement, Reading, Sample
 from pytest_gpuxfer.model.statistics import Summary
 from pytest_gpuxfer.model.unknown import Unknown
 
@@ -212,6 +212,9 @@ def _other_path(case: _Case) -> Verdict | None:
     path, signals = case.expectation.path, case.measurement.signals
     if path is None or not case.expectation.proof:
         return None
+    control = not case.expectation.cell.check.access
+    if control and any(side.answer.on for side in case.measurement.access):
+        return None  # others keep access on: no control, and no fault of the path's
     conclusion = conclude(signals)
     if not conclusion.excludes(path):
         return None
@@ -251,7 +254,20 @@ def _machine_check_done(case: _Case) -> Verdict | None:
         unchecked = (f"PCIe link under load: generation {link.generation}, width {link.width}",)
         # Virtual machines hide these; the rate over the link is judged all the same.
         return Verdict(Outcome.PASS, Reason.NOT_READABLE, "PCIe link not readable", unchecked)
-    return Verdict(Outcome.PASS, Reason.INSIDE, _describe_reading(case))
+    return Verdict(Outcome.PASS, Reason.INSIDE, _describe_reading(case), _nvlinks_unread(reading))
+
+
+def _nvlinks_unread(reading: Reading) -> tuple[str, ...]:
+    """What a profile declares of NVLinks and these did not tell, though they are up."""
+    ports = () if isinstance(reading.nvlinks, Unknown) else reading.nvlinks or ()
+    unread = {
+        f"NVLink {name}: {value}"
+        for port in ports
+        if port.active is True
+        for name, value in (("generation", port.generation), ("rate", port.rate_bytes_per_s))
+        if isinstance(value, Unknown)
+    }
+    return tuple(sorted(unread))
 
 
 def _describe_reading(case: _Case) -> str:
