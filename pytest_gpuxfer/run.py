@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,6 +134,7 @@ class Run:
         self.selected: set[str] = set()  # cell ids that the verdict on the run rests on
         self.lines: dict[str, CellLine] = {}
         self.end: End | None = None
+        self.record_failure: str | None = None  # why the record is not complete
         self._measured: dict[str, Measurement] = {}
         self._out = out
         self._started = datetime.now(UTC)
@@ -190,10 +192,12 @@ class Run:
     def begin(self, selected: Iterable[str]) -> None:
         """Say which cells the run is about, and write the record's header."""
         self.selected.update(selected)
-        if self._out is not None and self._writer is None:
+        if self._out is not None and self._writer is None and self.record_failure is None:
             stamp = self._started.strftime("%Y%m%dT%H%M%SZ")
-            self._writer = Writer(self._out / f"{self.host}-{stamp}-{os.getpid()}.jsonl")
-            self._writer.write(self.header)
+            path = self._out / f"{self.host}-{stamp}-{os.getpid()}.jsonl"
+            with self._keeping(path):
+                self._writer = Writer(path)
+                self._writer.write(self.header)
 
     def expect(self, cell: Cell) -> Expectation:
         """What the profile asks of any cell. Needs a profile."""
@@ -263,8 +267,22 @@ class Run:
 
     def _write(self, line: Line) -> None:
         self.begin(())
-        if self._writer is not None:
-            self._writer.write(line)
+        if self._writer is not None and self.record_failure is None:
+            with self._keeping(self._writer.path):
+                self._writer.write(line)
+
+    @contextmanager
+    def _keeping(self, path: Path) -> Iterator[None]:
+        """A full disk costs the record, not the run; `record_failure` tells of it."""
+        try:
+            yield
+        except OSError as error:
+            self.record_failure = (
+                f"{path} is not complete: {error.strerror}; make room, or name another folder"
+            )
+            if self._writer is not None:
+                with suppress(OSError):  # what it holds back cannot be written either
+                    self._writer.close()
 
     def finish(self, exit_status: int) -> None:
         """Close the record and give the machine back."""

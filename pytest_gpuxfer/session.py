@@ -123,6 +123,7 @@ class GpuxferSession:
         self._run: Run | None = None
         self._undecided = 0  # reports that are red by what could not be decided
         self._red_blocks = 0
+        self._status: int = pytest.ExitCode.INTERNAL_ERROR
 
     def open(self) -> Run:
         """The run; its machine is opened at the first call. Raises OperatorError."""
@@ -210,6 +211,9 @@ class GpuxferSession:
             session.exitstatus = self._exit_status(session)
         if self._run is not None and self.settings.judges:
             self._run.finish(int(session.exitstatus))
+            if self._run.record_failure is not None and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as a folder that is refused
+            self._status = int(session.exitstatus)
 
     def _exit_status(self, session: pytest.Session) -> int | pytest.ExitCode:
         """Never 0 where something selected was not judged, or nothing was."""
@@ -235,17 +239,18 @@ class GpuxferSession:
         if run is None or not self.settings.judges:
             return
         terminalreporter.section("gpuxfer SIMULATED" if run.header.simulated else "gpuxfer")
+        if run.record_failure is not None:
+            terminalreporter.write_line(f"record: {run.record_failure}", red=True)
         if self.settings.hardware is None:
             return
         *lines, result = terminal.summary_lines(run.record)
         for line in lines:
             terminalreporter.write_line(line)
-        if run.record_path is not None:
+        if run.record_path is not None and run.record_failure is None:
             terminalreporter.write_line(f"record: {run.record_path}")
-        status = run.end.exit_status if run.end else pytest.ExitCode.INTERNAL_ERROR
-        green = status == pytest.ExitCode.OK
+        green = self._status == pytest.ExitCode.OK
         terminalreporter.write_line(
-            f"{result}; exit status {int(status)}", bold=True, green=green, red=not green
+            f"{result}; exit status {self._status}", bold=True, green=green, red=not green
         )
 
 
