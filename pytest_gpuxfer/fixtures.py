@@ -57,10 +57,10 @@ def device_buffer(
     request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
 ) -> Iterator[DeviceBuffer]:
     """64 MiB on the test's `gpu`, or on gpu0; another size by indirect parametrisation."""
-    from pytest_gpuxfer.instruments import bench_of, machine_faults, read_size
+    from pytest_gpuxfer.instruments import bench_of, index_of, machine_faults, read_size
     from pytest_gpuxfer.transfer.buffers import DeviceBuffer
 
-    index = request.getfixturevalue("gpu").index if "gpu" in request.fixturenames else 0
+    index = index_of(request.getfixturevalue("gpu")) if "gpu" in request.fixturenames else 0
     with machine_faults():
         arena = bench_of(gpuxfer_session).arena
         buffer = DeviceBuffer(arena, index, read_size(getattr(request, "param", _DEFAULT_BUFFER)))

@@ -55,9 +55,26 @@ def machine_faults() -> Iterator[None]:
 def read_size(text: str) -> int:
     """Bytes of a size that a test gives. Raises Red for what is no size."""
     try:
-        return units.parse_size(text)
+        return units.parse_size(str(text))  # a bare number is told that its unit is missing
     except units.UnitError as error:
         raise Red(str(error), undecided=False) from None
+
+
+def read_initiator(text: str) -> Initiator:
+    """Who starts a copy, as a test says it. Raises Red for another word."""
+    try:
+        return Initiator(text)
+    except ValueError:
+        known = ", ".join(Initiator)
+        raise Red(f"{text!r} is no initiator; known: {known}", undecided=False) from None
+
+
+def index_of(gpu: Gpu) -> int:
+    """The index of a test's `gpu`. Raises Red where a project's own fixture gives no GPU."""
+    if not isinstance(gpu, Gpu):
+        words = f"this test's own gpu fixture gives {gpu!r}: device_buffer cannot tell which"
+        raise Red(f"{words} GPU that is; return one of topology.gpus", undecided=False)
+    return gpu.index
 
 
 class JudgedCell:
@@ -98,13 +115,17 @@ class Transfer:
         self, gpu_pair: GpuPair, size: str = _DEFAULT_SIZE, initiator: str = "write"
     ) -> Measurement:
         """cuMemcpyPeerAsync; `initiator` is "write" (the source pushes) or "read"."""
-        return self._measure(Check("peer_copy", initiator=Initiator(initiator)), gpu_pair, size)
+        return self._measure(
+            Check("peer_copy", initiator=read_initiator(initiator)), gpu_pair, size
+        )
 
     def unified_copy(
         self, gpu_pair: GpuPair, size: str = _DEFAULT_SIZE, initiator: str = "write"
     ) -> Measurement:
         """cuMemcpyAsync on unified addresses, as cudaMemcpyDefault does."""
-        return self._measure(Check("unified_copy", initiator=Initiator(initiator)), gpu_pair, size)
+        return self._measure(
+            Check("unified_copy", initiator=read_initiator(initiator)), gpu_pair, size
+        )
 
     def host_relay(self, gpu_pair: GpuPair, size: str = _DEFAULT_SIZE) -> Measurement:
         """To the host and on to the other GPU, through one pinned buffer."""
