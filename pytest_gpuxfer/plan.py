@@ -19,6 +19,12 @@ def registered_checks() -> tuple[Check, ...]:
     return tuple(check for method in methods.ALL for check in method.checks())
 
 
+def registered_methods() -> tuple[str, ...]:
+    """The names of all methods, of the machine's own checks too: what a test's marker may say."""
+    checks = (*machine_checks.ALL, *registered_checks())
+    return tuple(dict.fromkeys(check.method for check in checks))
+
+
 def make_plan(
     profile: Profile, machine: Machine | None, today: str | None = None
 ) -> tuple[Expectation, ...]:

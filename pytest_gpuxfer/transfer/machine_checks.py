@@ -21,6 +21,7 @@ GPUS: Final = Check("machine.gpus")
 NVLINK: Final = Check("machine.nvlink")
 PCIE: Final = Check("machine.pcie")
 PEER_ACCESS: Final = Check("machine.peer_access")
+ALL: Final = (GPUS, NVLINK, PCIE, PEER_ACCESS)
 
 _LOAD_BYTES: Final = 64 * MIB  # 1 ms on PCIe Gen5 x16
 _LOAD_COPIES: Final = 32

@@ -109,6 +109,24 @@ def test_mistake_in_a_test_is_one_line(pytester: pytest.Pytester, test: str, wor
     result.stdout.fnmatch_lines([words])
 
 
+def test_marker_that_names_no_method_is_not_skipped(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.gpuxfer("machine.gpus")
+        def test_judged(verdict): verdict.require()
+
+        @pytest.mark.gpuxfer("peer_cpy")
+        def test_misspelt(verdict): verdict.require()
+        """
+    )
+    result = pytester.runpytest_inprocess(*JUDGED)
+    assert result.ret == 6
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["gpuxfer marks methods, 'peer_cpy' is none; known: *peer_copy*"])
+
+
 def test_buffers_have_their_size_and_gpu_and_are_freed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
