@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -183,7 +183,8 @@ class Run:
 
     @property
     def measured_any(self) -> bool:
-        return any(line.measurement is not None for line in self.lines.values())
+        measured = (line.measurement for line in self.lines.values())
+        return any(found is not None and found.failure is None for found in measured)
 
     @property
     def unjudged(self) -> tuple[str, ...]:
@@ -217,13 +218,17 @@ class Run:
             self._bench = Bench(self.hardware, self.machine)
         return self._bench
 
-    def measure(self, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
-        """The cell's one measurement in this run."""
+    def measure(self, cell: Cell, baselines: Mapping[Check, float] | None = None) -> Measurement:
+        """The cell's one measurement in this run, for whoever asks first: clear of its floor."""
         if self.failure is not None:
             return Measurement(cell, failure=self.failure)
         if cell.id not in self._measured:
-            self._measured[cell.id] = self.bench.measure(cell, decide_at_bytes_per_s)
+            self._measured[cell.id] = self.bench.measure(cell, self._floor(cell, baselines or {}))
         return self._measured[cell.id]
+
+    def _floor(self, cell: Cell, baselines: Mapping[Check, float]) -> float | None:
+        limit = self.expect(cell).limit if self.profile else None
+        return limit.floor.resolve(baselines) if limit and limit.floor else None
 
     def judge(self, expectation: Expectation) -> CellLine:
         """The cell's one verdict in this run; recorded, with the cells that it rests on."""
@@ -232,11 +237,8 @@ class Run:
             return self.lines[cell.id]
         needed = self._needs(expectation)
         baselines = self._medians(needed)
-        measurement = None
-        if expectation.not_expected is None:
-            floor = expectation.limit.floor if expectation.limit else None
-            decide_at = floor.resolve(baselines) if floor else None
-            measurement = self.measure(cell, decide_at)
+        wanted = expectation.not_expected is None
+        measurement = self.measure(cell, baselines) if wanted else None
         verdict = judge(
             measurement, expectation, measurement.health if measurement else None, baselines
         )
@@ -287,12 +289,14 @@ class Run:
     def finish(self, exit_status: int) -> None:
         """Close the record and give the machine back."""
         judged = [line for line in self.lines.values() if line.cell in self.selected]
+        # Cells of people's own tests stand for none of the plan's.
+        planned = self.selected.intersection(wanted.cell.id for wanted in self.plan)
         self.end = End(
             exit_status=exit_status,
             counts=count_outcomes(judged),
             expected=len(self.plan),
-            selected=len(self.selected),
-            judged=len(judged),
+            selected=len(planned),
+            judged=len(planned.intersection(self.lines)),
         )
         self._write(self.end)
         if self._writer is not None:
