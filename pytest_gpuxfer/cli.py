@@ -132,8 +132,9 @@ def _pair(text: str) -> Place:
 def _judge(options: argparse.Namespace) -> int:
     import msgspec
 
+    from pytest_gpuxfer.report.failure import failure_lines
     from pytest_gpuxfer.report.records import RecordError, read
-    from pytest_gpuxfer.report.terminal import failure_section, header_lines, summary_lines
+    from pytest_gpuxfer.report.terminal import header_lines, summary_lines
 
     try:
         record = read(options.record)
@@ -143,7 +144,9 @@ def _judge(options: argparse.Namespace) -> int:
         msgspec.structs.replace(line, verdict=line.judge_again()) for line in record.cells
     )
     _print(header_lines(record.header))
-    _print(failure_section([line for line in cells if line.selected]))
+    for line in cells:
+        if line.selected and line.verdict.outcome.red:
+            _print(failure_lines(line))
     _print(
         f"{now.cell}: recorded as {was.verdict.outcome}, judged {now.verdict.outcome} now"
         for was, now in zip(record.cells, cells, strict=True)

@@ -72,9 +72,8 @@ def read_size(text: object) -> int:
 
 
 def wanted_gpu(request: pytest.FixtureRequest) -> int:
-    """The index of the test's `gpu`, or of gpu0 where it has none of ours."""
-    gpu = request.getfixturevalue("gpu") if "gpu" in request.fixturenames else None
-    return gpu.index if isinstance(gpu, Gpu) else 0
+    """The index of the test's `gpu`, or of gpu0 where it has none. Raises Red."""
+    return index_of(request.getfixturevalue("gpu")) if "gpu" in request.fixturenames else 0
 
 
 def wanted_size(request: pytest.FixtureRequest, given: str | None = None) -> int:
@@ -109,6 +108,14 @@ def lend(session: GpuxferSession, make: Callable[[Arena], Buffer]) -> Iterator[B
     finally:
         with machine_faults():
             buffer.close()
+
+
+def index_of(gpu: Gpu) -> int:
+    """The index of a test's `gpu`. Raises Red where a project's own fixture gives no GPU."""
+    if not isinstance(gpu, Gpu):
+        words = f"this test's own gpu fixture gives {gpu!r}: a buffer cannot tell which"
+        raise Red(f"{words} GPU that is; return one of topology.gpus", undecided=False)
+    return gpu.index
 
 
 class JudgedCell:

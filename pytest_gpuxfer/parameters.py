@@ -78,6 +78,13 @@ def _cells(session: GpuxferSession, methods: Sequence[str]) -> Sequence[Expectat
         names = ", ".join(shipped())
         words = f"no hardware profile: run pytest --gpuxfer-hw=NAME (profiles: {names}), or auto"
         return [Missing("no-profile", words)]
+    from pytest_gpuxfer.plan import registered_methods
+
+    known = registered_methods()
+    if wrong := [method for method in methods if method not in known]:
+        # A test that nothing would ever run is not skipped.
+        words = f"gpuxfer marks methods, {wrong[0]!r} is none; known: {', '.join(known)}"
+        return [Missing("no-method", words)]
     run = session.open()
     found = [wanted for wanted in run.plan if wanted.cell.check.method in methods]
     return found or [_why_no_cells(run, ", ".join(methods))]

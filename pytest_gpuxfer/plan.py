@@ -24,6 +24,12 @@ def registered_checks() -> tuple[Check, ...]:
     return tuple(check for method in methods.ALL for check in method.checks())
 
 
+def registered_methods() -> tuple[str, ...]:
+    """The names of all methods, of the machine's own checks too: what a test's marker may say."""
+    checks = (*machine_checks.ALL, *registered_checks())
+    return tuple(dict.fromkeys(check.method for check in checks))
+
+
 def make_plan(
     profile: Profile, machine: Machine | None, today: str | None = None
 ) -> tuple[Expectation, ...]:
@@ -188,8 +194,8 @@ def _over_pair(plain: Expectation, spec: ClassSpec) -> Expectation:
 
 def _physical(profile: Profile, path: PathKind | None) -> Bound | None:
     """What the declared link of a path can carry: whoever measures more has measured wrongly."""
-    if path is None or path is PathKind.LOCAL:
-        return None
+    if path in (None, PathKind.LOCAL, PathKind.C2C):
+        return None  # no link that a profile declares
     link = profile.nvlink if path is PathKind.NVLINK else profile.pcie
     if link is None:
         return None

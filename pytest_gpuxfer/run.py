@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,6 +134,7 @@ class Run:
         self.selected: set[str] = set()  # cell ids that the verdict on the run rests on
         self.lines: dict[str, CellLine] = {}
         self.end: End | None = None
+        self.record_failure: str | None = None  # why the record is not complete
         self._measured: dict[str, Measurement] = {}
         self._out = out
         self._started = datetime.now(UTC)
@@ -181,7 +183,8 @@ class Run:
 
     @property
     def measured_any(self) -> bool:
-        return any(line.measurement is not None for line in self.lines.values())
+        measured = (line.measurement for line in self.lines.values())
+        return any(found is not None and found.failure is None for found in measured)
 
     @property
     def unjudged(self) -> tuple[str, ...]:
@@ -190,10 +193,12 @@ class Run:
     def begin(self, selected: Iterable[str]) -> None:
         """Say which cells the run is about, and write the record's header."""
         self.selected.update(selected)
-        if self._out is not None and self._writer is None:
+        if self._out is not None and self._writer is None and self.record_failure is None:
             stamp = self._started.strftime("%Y%m%dT%H%M%SZ")
-            self._writer = Writer(self._out / f"{self.host}-{stamp}-{os.getpid()}.jsonl")
-            self._writer.write(self.header)
+            path = self._out / f"{self.host}-{stamp}-{os.getpid()}.jsonl"
+            with self._keeping(path):
+                self._writer = Writer(path)
+                self._writer.write(self.header)
 
     def expect(self, cell: Cell) -> Expectation:
         """What the profile asks of any cell. Needs a profile and a machine."""
@@ -214,13 +219,17 @@ class Run:
             self._bench = Bench(self.hardware, self.machine)
         return self._bench
 
-    def measure(self, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
-        """The cell's one measurement in this run."""
+    def measure(self, cell: Cell, baselines: Mapping[Check, float] | None = None) -> Measurement:
+        """The cell's one measurement in this run, for whoever asks first: clear of its floor."""
         if self.failure is not None:
             return Measurement(cell, failure=self.failure)
         if cell.id not in self._measured:
-            self._measured[cell.id] = self.bench.measure(cell, decide_at_bytes_per_s)
+            self._measured[cell.id] = self.bench.measure(cell, self._floor(cell, baselines or {}))
         return self._measured[cell.id]
+
+    def _floor(self, cell: Cell, baselines: Mapping[Check, float]) -> float | None:
+        limit = self.expect(cell).limit if self.profile else None
+        return limit.floor.resolve(baselines) if limit and limit.floor else None
 
     def judge(self, expectation: Expectation) -> CellLine:
         """The cell's one verdict in this run; recorded, with the cells that it rests on."""
@@ -229,11 +238,8 @@ class Run:
             return self.lines[cell.id]
         needed = self._needs(expectation)
         baselines = self._medians(needed)
-        measurement = None
-        if expectation.not_expected is None:
-            floor = expectation.limit.floor if expectation.limit else None
-            decide_at = floor.resolve(baselines) if floor else None
-            measurement = self.measure(cell, decide_at)
+        wanted = expectation.not_expected is None
+        measurement = self.measure(cell, baselines) if wanted else None
         verdict = judge(
             measurement, expectation, measurement.health if measurement else None, baselines
         )
@@ -264,18 +270,34 @@ class Run:
 
     def _write(self, line: Line) -> None:
         self.begin(())
-        if self._writer is not None:
-            self._writer.write(line)
+        if self._writer is not None and self.record_failure is None:
+            with self._keeping(self._writer.path):
+                self._writer.write(line)
+
+    @contextmanager
+    def _keeping(self, path: Path) -> Iterator[None]:
+        """A full disk costs the record, not the run; `record_failure` tells of it."""
+        try:
+            yield
+        except OSError as error:
+            self.record_failure = (
+                f"{path} is not complete: {error.strerror}; make room, or name another folder"
+            )
+            if self._writer is not None:
+                with suppress(OSError):  # what it holds back cannot be written either
+                    self._writer.close()
 
     def finish(self, exit_status: int) -> None:
         """Close the record and give the machine back."""
         judged = [line for line in self.lines.values() if line.cell in self.selected]
+        # Cells of people's own tests stand for none of the plan's.
+        planned = self.selected.intersection(wanted.cell.id for wanted in self.plan)
         self.end = End(
             exit_status=exit_status,
             counts=count_outcomes(judged),
             expected=len(self.plan),
-            selected=len(self.selected),
-            judged=len(judged),
+            selected=len(planned),
+            judged=len(planned.intersection(self.lines)),
         )
         self._write(self.end)
         if self._writer is not None:

@@ -24,6 +24,7 @@ except ImportError:
     xml_key = None  # type: ignore[assignment]
 
 UNDECIDED_STATUS: Final = 6  # red only by what could not be decided
+FULL_BLOCKS: Final = 10  # red tests told at length; the terminal gives the others one line each
 CELL: Final = "cell"  # the parameter that holds an expectation
 _VERDICT: Final = "verdict"  # the property that holds an outcome
 
@@ -122,6 +123,7 @@ class GpuxferSession:
         self._run: Run | None = None
         self._undecided = 0  # reports that are red by what could not be decided
         self._red_blocks = 0
+        self._status: int = pytest.ExitCode.INTERNAL_ERROR
 
     def open(self) -> Run:
         """The run; its machine is opened at the first call. Raises OperatorError."""
@@ -142,6 +144,13 @@ class GpuxferSession:
             pytest.skip(f"{outcome}: {line.verdict.words}")
         if outcome.red or (outcome is Outcome.DEGRADED and self.settings.degraded_fails):
             raise red_for(line)
+
+    def pytest_sessionstart(self) -> None:
+        """Say in JUnit XML that nothing in it is of a real machine."""
+        xml = self._config.stash.get(xml_key, None) if xml_key else None
+        if xml is not None and self.settings.simulated is not None:
+            machine = " ".join((self.settings.simulated, *self.settings.faults))
+            xml.add_global_property("SIMULATED", machine)
 
     def pytest_report_header(self) -> list[str]:
         if self._run is None:
@@ -182,7 +191,7 @@ class GpuxferSession:
         if isinstance(error, Red) and report.failed:
             self._undecided += error.undecided
             self._red_blocks += 1
-            brief = self._red_blocks > terminal.FULL_BLOCKS
+            brief = self._red_blocks > FULL_BLOCKS
             report.longrepr = _RedText(error, brief=brief)  # type: ignore[assignment]
         return report
 
@@ -203,6 +212,9 @@ class GpuxferSession:
             session.exitstatus = self._exit_status(session)
         if self._run is not None and self.settings.judges:
             self._run.finish(int(session.exitstatus))
+            if self._run.record_failure is not None and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as a folder that is refused
+            self._status = int(session.exitstatus)
 
     def _exit_status(self, session: pytest.Session) -> int | pytest.ExitCode:
         """Never 0 where something selected was not judged, or nothing was."""
@@ -225,18 +237,21 @@ class GpuxferSession:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         run = self._run
-        if run is None or not self.settings.judges or not (self.settings.hardware or run.lines):
+        if run is None or not self.settings.judges:
             return
-        terminalreporter.section("gpuxfer")
+        terminalreporter.section("gpuxfer SIMULATED" if run.header.simulated else "gpuxfer")
+        if run.record_failure is not None:
+            terminalreporter.write_line(f"record: {run.record_failure}", red=True)
+        if self.settings.hardware is None:
+            return
         *lines, result = terminal.summary_lines(run.record)
         for line in lines:
             terminalreporter.write_line(line)
-        if run.record_path is not None:
+        if run.record_path is not None and run.record_failure is None:
             terminalreporter.write_line(f"record: {run.record_path}")
-        status = run.end.exit_status if run.end else pytest.ExitCode.INTERNAL_ERROR
-        green = status == pytest.ExitCode.OK
+        green = self._status == pytest.ExitCode.OK
         terminalreporter.write_line(
-            f"{result}; exit status {int(status)}", bold=True, green=green, red=not green
+            f"{result}; exit status {self._status}", bold=True, green=green, red=not green
         )
 
 

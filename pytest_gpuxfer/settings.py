@@ -89,7 +89,7 @@ def read_settings(config: pytest.Config) -> Settings:
         hardware=hardware,
         simulated=_value(config, "sim"),
         faults=_faults(config),
-        out=None if out is None else config.invocation_params.dir / Path(out).expanduser(),
+        out=None if out is None else config.invocation_params.dir / _folder(out),
         gpus=_gpus(_value(config, "gpus")),
         degraded_fails=_degraded(_value(config, "degraded", ini=True)) == "fail",
         judges=not any(config.getoption(name, False) for name in _NOT_JUDGING),
@@ -116,6 +116,13 @@ def _faults(config: pytest.Config) -> tuple[str, ...]:
             "--gpuxfer-fault breaks simulated machines only; add --gpuxfer-sim=MACHINE"
         )
     return faults
+
+
+def _folder(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~name, and nobody has that name
+        raise SettingsError(f"--gpuxfer-out={text}: {error}; name another folder") from None
 
 
 def _gpus(text: str | None) -> int | str | None:

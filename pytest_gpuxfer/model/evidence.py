@@ -42,12 +42,11 @@ def conclude(signals: Sequence[Signal]) -> Conclusion:
 
 def silent(signals: Sequence[Signal], proof: Sequence[SignalName]) -> tuple[str, ...]:
     """The witnesses that `proof` asks for and that saw nothing, each with the reason."""
-    by_name = {signal.name: signal for signal in signals}
     missing: list[str] = []
     for name in proof:
-        signal = by_name.get(name)
-        if signal is None:
+        seen = [signal.agrees_with for signal in signals if signal.name is name]
+        if not seen:
             missing.append(f"{name}: not read")
-        elif isinstance(signal.agrees_with, Unknown):
-            missing.append(f"{name}: {signal.agrees_with.reason}")
+        # Of several, one that saw nothing is enough to doubt.
+        missing += [f"{name}: {paths.reason}" for paths in seen if isinstance(paths, Unknown)]
     return tuple(missing)

@@ -71,7 +71,7 @@ class AccessDirection:
 
     def __str__(self) -> str:
         if isinstance(self.proven, Unknown):
-            proof = "not proven" if self.answer.on else ""
+            proof = f"kernel access {self.proven.reason}" if self.answer.on else ""
         else:
             proof = "proven by a kernel" if self.proven else "a kernel's stores did not arrive"
         words = f"gpu{self.mapper} to memory of gpu{self.owner}: {self.answer}"

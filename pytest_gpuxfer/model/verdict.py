@@ -13,7 +13,7 @@ from pytest_gpuxfer.model.cell import Check
 from pytest_gpuxfer.model.evidence import conclude, silent
 from pytest_gpuxfer.model.expectation import Bound, Expectation
 from pytest_gpuxfer.model.machine import NvlinkPort
-from pytest_gpuxfer.model.measurement import Access, Health, Measurement, Sample
+from pytest_gpuxfer.model.measurement import Access, Health, Measurement, Reading, Sample
 from pytest_gpuxfer.model.statistics import Summary
 from pytest_gpuxfer.model.unknown import Unknown
 
@@ -228,8 +228,12 @@ def _other_path(case: _Case) -> Verdict | None:
     path, signals = case.expectation.path, case.measurement.signals
     if path is None or not case.expectation.proof:
         return None
+    control = not case.expectation.cell.check.access
+    if control and any(side.answer.on for side in case.measurement.access):
+        return None  # others keep access on: no control, and no fault of the path's
     conclusion = conclude(signals)
-    if not conclusion.excludes(path):
+    # A witness beside the ones that the profile asks for proves nothing alone.
+    if silent(signals, case.expectation.proof) or not conclusion.excludes(path):
         return None
     words = f"the bytes took {conclusion}, the profile asks for {path}"
     return Verdict(Outcome.FAIL, Reason.OTHER_PATH, words)
@@ -264,10 +268,23 @@ def _machine_check_done(case: _Case) -> Verdict | None:
     if link is not None and (
         isinstance(link.generation, Unknown) or isinstance(link.width, Unknown)
     ):
-        unchecked = (f"PCIe link under load: generation {link.generation}, width {link.width}",)
-        # Virtual machines hide these; the rate over the link is judged all the same.
-        return Verdict(Outcome.PASS, Reason.NOT_READABLE, "PCIe link not readable", unchecked)
-    return Verdict(Outcome.PASS, Reason.INSIDE, _describe_reading(case))
+        # Virtual machines hide these: nothing to pass, nothing to fail; the rate is judged apart.
+        words = f"PCIe link under load: generation {link.generation}, width {link.width}"
+        return Verdict(Outcome.NOT_EXPECTED, Reason.NOT_READABLE, words, (words,))
+    return Verdict(Outcome.PASS, Reason.INSIDE, _describe_reading(case), _nvlinks_unread(reading))
+
+
+def _nvlinks_unread(reading: Reading) -> tuple[str, ...]:
+    """What a profile declares of NVLinks and these did not tell, though they are up."""
+    ports = () if isinstance(reading.nvlinks, Unknown) else reading.nvlinks or ()
+    unread = {
+        f"NVLink {name}: {value}"
+        for port in ports
+        if port.active is True
+        for name, value in (("generation", port.generation), ("rate", port.rate_bytes_per_s))
+        if isinstance(value, Unknown)
+    }
+    return tuple(sorted(unread))
 
 
 def _describe_reading(case: _Case) -> str:

@@ -83,16 +83,17 @@ def _find(name_or_path: str, directory: Path | None) -> _File:
         return _find_shipped(name_or_path)
     if directory is None:
         raise ProfileError("a shipped profile extends shipped ones alone, by name")
-    path = directory / name_or_path
-    label = str(path)
+    label = str(directory / name_or_path)
     try:
+        path = directory / Path(name_or_path).expanduser()  # no shell does it after an "="
+        label = str(path)
         if path.is_dir():
             raise ProfileError(f"{label}: a directory; name the profile's file")
         if not path.exists():
             raise ProfileError(f"{label}: no such file; shipped profiles: {', '.join(shipped())}")
         if not path.is_file():
             raise ProfileError(f"{label}: no regular file; name the profile's file")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ProfileError(f"{label}: no usable path: {error}; name the profile's file") from None
     return _File(label, os.path.realpath(path), path, path.parent)
 

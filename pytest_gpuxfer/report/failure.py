@@ -31,14 +31,10 @@ def rates_of(line: CellLine) -> Summary | None:
     return measurement.rates() if usable else None
 
 
-def headline(line: CellLine) -> str:
-    """One line: the outcome in capitals, the cell, the verdict's words."""
-    return f"{line.verdict.outcome.upper()} {line.cell}: {line.verdict.words}"
-
-
 def failure_lines(line: CellLine) -> list[str]:
     """The whole block for a red cell, within `WIDTH` columns."""
-    block = _wrap(headline(line), "", "  ")
+    headline = f"{line.verdict.outcome.upper()} {line.cell}: {line.verdict.words}"
+    block = _wrap(headline, "", "  ")
     for label, text in _facts(line):
         block += _wrap(text, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
     return block

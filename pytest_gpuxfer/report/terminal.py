@@ -11,17 +11,20 @@ from typing import Final
 from pytest_gpuxfer.model.machine import Gpu, Machine
 from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.model.verdict import Reason
-from pytest_gpuxfer.report.failure import WIDTH, failure_lines, headline
+from pytest_gpuxfer.report.failure import WIDTH
 from pytest_gpuxfer.report.figures import MARKS, NOT_RUN, WRONG_DATA, figure_lines
 from pytest_gpuxfer.report.four_ways import four_ways
 from pytest_gpuxfer.report.records import CellLine, Header, Record, count_outcomes
 
-FULL_BLOCKS: Final = 10  # red cells told at length; the others get one line each
 _OUT_OF_SCOPE: Final = "traffic between nodes (RDMA), collectives (NCCL), GPU memory, compute"
 
 
 def header_lines(header: Header) -> list[str]:
-    """Which machine is held against which profile."""
+    """Which machine is held against which profile; leaves room for a prefix."""
+    return [part for line in _header(header) for part in textwrap.wrap(line, WIDTH - 10)]
+
+
+def _header(header: Header) -> list[str]:
     lines = [_simulated(header)] if header.simulated else []
     if header.machine is not None:
         lines.append(_describe_machine(header.machine))
@@ -56,7 +59,9 @@ def _tally(words: Sequence[str]) -> list[str]:
     found = Counter(words)
     if len(found) <= 1:
         return list(found)
-    return [f"{word} ({count} pairs)" for word, count in found.most_common()]
+    return [
+        f"{word} ({count} pair{'s' if count > 1 else ''})" for word, count in found.most_common()
+    ]
 
 
 def _describe_pcie(gpu: Gpu) -> str:
@@ -69,15 +74,6 @@ def _describe_pcie(gpu: Gpu) -> str:
     return (
         f"PCIe Gen{best(link.max_generation, link.generation)} x{best(link.max_width, link.width)}"
     )
-
-
-def failure_section(cells: Sequence[CellLine]) -> list[str]:
-    """The red cells: the first at length, then one line each."""
-    red = [line for line in cells if line.verdict.outcome.red]
-    lines: list[str] = []
-    for line in red[:FULL_BLOCKS]:
-        lines += [*failure_lines(line), ""]
-    return lines + [headline(line) for line in red[FULL_BLOCKS:]]
 
 
 def summary_lines(record: Record) -> list[str]:

@@ -26,6 +26,7 @@ PEER_ACCESS: Final = Check("machine.peer_access")
 HANDSHAKE: Final = Check("machine.handshake")
 ATOMICS: Final = Check("machine.atomics")
 BETWEEN_PEERS: Final = (PEER_ACCESS, HANDSHAKE, ATOMICS)
+ALL: Final = (GPUS, NVLINK, PCIE, *BETWEEN_PEERS)
 
 _LOAD_BYTES: Final = 64 * MIB  # 1 ms on PCIe Gen5 x16
 _LOAD_COPIES: Final = 32

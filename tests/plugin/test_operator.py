@@ -35,6 +35,8 @@ def the_one_line(result: pytest.RunResult) -> str:
             ["--gpuxfer-hw=a100-nvlink", "--gpuxfer-sim=dgx-a100", "--gpuxfer-gpus=2"],
             ["--gpuxfer-gpus=2", "sees 8 GPUs"],
         ),
+        (["--gpuxfer-hw=~nobody-has-this-name/s.yaml"], ["~nobody-has-this-name/s.yaml"]),
+        (["--gpuxfer-out=~nobody-has-this-name"], ["~nobody-has-this-name", "another folder"]),
         (["--gpuxfer-hw="], ["--gpuxfer-hw is empty"]),
         (["--gpuxfer-sim=dgx-a100", "-n2"], ["without -n"]),
     ],
@@ -54,6 +56,15 @@ def test_record_folder_is_tried_before_anything_is_measured(
     line = the_one_line(suites("--gpuxfer-out=taken/results"))
     assert "taken/results" in line
     assert "name another folder" in line
+
+
+def test_profile_in_the_home_folder(
+    suites: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(pytester.mkdir("home")))
+    site = "schema: 1\nname: site\ntitle: One of ours\nextends: a100-nvlink\n"
+    pytester.path.joinpath("home/site.yaml").write_text(site)
+    assert suites("-k", f"host_relay and {PAIR}", profile="~/site.yaml").ret == 0
 
 
 def test_ini_names_the_profile(pytester: pytest.Pytester) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pytest_gpuxfer.report.records import SCHEMA_FILE, read
+from pytest_gpuxfer.report.records import SCHEMA_FILE, Line, Writer, read
 from tests.plugin.conftest import PAIR, Run
 
 Find = Callable[[], Path]
@@ -90,3 +92,25 @@ def test_junit_names_cells_and_tells_errors_from_failures(
     assert 19 < float(found["rate_gb_per_s"]) < 21
     assert found["SIMULATED"] == "dgx-a100 staged-despite-access:gpu0-gpu1"
     assert found["gpu1"].startswith("GPU-")
+
+
+@pytest.mark.parametrize("written", [0, 1, 2], ids=["header", "cell", "end"])
+def test_disk_that_fills_up_costs_the_record_and_is_not_green(
+    suites: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    left = iter(range(written))
+
+    def write(writer: Writer, line: Line) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Writer, "write", write)
+    result = suites("-k", "host_relay/gpu0-gpu1", "--gpuxfer-out=out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.assert_outcomes(passed=1, deselected=592)
+    result.stdout.fnmatch_lines(
+        [
+            "record: *.jsonl is not complete: No space left on device; make room*",
+            "SIMULATED 1 pass; exit status 4",
+        ]
+    )

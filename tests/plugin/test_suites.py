@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+import pytest_gpuxfer.run
+from pytest_gpuxfer.hardware import Hardware
+from pytest_gpuxfer.hardware.discovery import discover
+from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.report.records import read
 from tests.plugin.conftest import PAIR, Run
 
 
@@ -108,6 +118,117 @@ def test_many_red_cells_are_told_briefly_after_the_tenth(suites: Run) -> None:
     result.assert_outcomes(failed=14, deselected=579)
     assert sum(line.startswith("ABSENT machine.peer_access") for line in result.outlines) == 10
     assert sum(line.startswith("no peer access: ") for line in result.outlines) == 4
+
+
+SITE = """
+schema: 1
+name: site
+title: One of ours
+extends: a100-nvlink
+"""
+
+
+def test_unproven_path_is_inconclusive_and_an_error(suites: Run, pytester: pytest.Pytester) -> None:
+    proof = "classes: {NV12: {path: nvlink, peer_access: required, proof: [counters, latency]}}\n"
+    pytester.path.joinpath("site.yaml").write_text(SITE + proof)
+    chosen = ("-k", "peer_copy.write/gpu0-gpu1", "--junitxml=j.xml")
+    result = suites(*chosen, profile="./site.yaml")
+    assert result.ret == 6
+    result.assert_outcomes(errors=1, deselected=592)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_peer_copy.py I *",
+            "INCONCLUSIVE peer_copy.write/gpu0-gpu1/512MiB: the path is not proven to be nvlink: *",
+            "gpu0  *[?]27*",
+            "SIMULATED 1 inconclusive; exit status 6",
+        ]
+    )
+    (case,) = ET.parse(pytester.path / "j.xml").iter("testcase")
+    assert case.find("error") is not None
+    assert case.find("failure") is None
+
+
+def test_waived_cell_is_a_skip_with_its_reason(suites: Run, pytester: pytest.Pytester) -> None:
+    waiver = (
+        "waivers:\n  - cells: machine.nvlink/gpu3\n    owner: ops\n    reason: board is ordered\n"
+        "    until: 2999-01-01\n"
+    )
+    pytester.path.joinpath("site.yaml").write_text(SITE + waiver)
+    fault = "--gpuxfer-fault=link-down:gpu3/link7"
+    result = suites(fault, "-k", "nvlink/gpu3", "-rs", profile="./site.yaml")
+    assert result.ret == 0
+    result.assert_outcomes(skipped=1, deselected=592)
+    result.stdout.fnmatch_lines(["*1 waived*status 0", "SKIPPED*waived: 11 of 12 NVLinks are up*"])
+
+
+def test_what_the_profile_does_not_have_is_a_skip_with_its_reason(
+    suites: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def discover_single(hardware: Hardware) -> Machine:
+        machine = discover(hardware)
+        return replace(machine, gpus=(replace(machine.gpus[0], nvlinks=()),))
+
+    monkeypatch.setattr(pytest_gpuxfer.run, "discover", discover_single)
+    result = suites("-rs", profile="auto", machine="hgx-h200")
+    assert result.ret == 0
+    result.assert_outcomes(passed=4, skipped=5)
+    words = "SKIPPED*not_expected: profile h200-single has no cells of peer_copy"
+    result.stdout.fnmatch_lines(["SIMULATED 4 pass; exit status 0", words])
+
+
+def test_missing_gpus_are_absent_and_a_declared_part_is_not(
+    suites: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def discover_two(hardware: Hardware) -> Machine:
+        machine = discover(hardware)
+        return replace(machine, gpus=machine.gpus[:2])
+
+    monkeypatch.setattr(pytest_gpuxfer.run, "discover", discover_two)
+    result = suites("-k", "machine.gpus")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["ABSENT machine.gpus/all: 2 of 8 GPUs are there"])
+    result = suites("-k", "machine.gpus", "--gpuxfer-gpus=visible")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["gpuxfer: PARTIAL: 2 of 8 GPUs, as declared", "PARTIAL machine: 2 of 8 GPUs, as declared"]
+    )
+
+
+def test_one_gpu_makes_no_pair_and_says_so(
+    suites: Run, monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester
+) -> None:
+    def discover_one(hardware: Hardware) -> Machine:
+        machine = discover(hardware)
+        return replace(machine, gpus=machine.gpus[:1], ancestors={}, peer_access_offered={})
+
+    monkeypatch.setattr(pytest_gpuxfer.run, "discover", discover_one)
+    result = suites("-k", "no-gpus", "-rs")
+    assert result.ret == 6
+    result.stdout.fnmatch_lines(["SKIPPED*absent: 1 of 8 GPUs are here"])
+    pytester.makepyfile("def test(gpu_pair): ...")
+    result = pytester.runpytest_inprocess("--gpuxfer-sim=dgx-a100")
+    assert result.ret == 6
+    result.stdout.fnmatch_lines(["a pair needs two GPUs, and this process sees one"])
+
+
+def test_interrupted_run_leaves_a_record_that_says_so(
+    pytester: pytest.Pytester, record_file: Callable[[], Path]
+) -> None:
+    pytester.makepyfile(
+        impatient="""
+        def pytest_runtest_setup(item):
+            if "device_to_host" in item.name:
+                raise KeyboardInterrupt
+        """
+    )
+    result = pytester.runpytest_subprocess(
+        "-p", "impatient", "--pyargs", "pytest_gpuxfer.suites", "--gpuxfer-hw=a100-nvlink",
+        "--gpuxfer-sim=dgx-a100", "--gpuxfer-out=out", "-k", "host_link and gpu0",
+    )  # fmt: skip
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    end = read(record_file()).end
+    assert end is not None
+    assert (end.exit_status, end.selected, end.judged) == (2, 2, 1)
 
 
 def test_nothing_selected_is_not_green(suites: Run) -> None:

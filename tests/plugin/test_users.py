@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuxfer.model.cell import Cell
+from pytest_gpuxfer.model.measurement import Measurement
+from pytest_gpuxfer.transfer.bench import Bench
+
 SIMULATED = ("--gpuxfer-sim=dgx-a100",)
 JUDGED = (*SIMULATED, "--gpuxfer-hw=a100-nvlink")
 
@@ -173,6 +177,93 @@ def test_what_cannot_be_measured_is_one_line(
     result.stdout.no_fnmatch_line("*Error*")
 
 
+def test_simulated_is_said_where_there_is_no_profile(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(topology): ...")
+    result = pytester.runpytest_inprocess(*SIMULATED, "--junitxml=j.xml")
+    result.stdout.fnmatch_lines(["gpuxfer: SIMULATED machine dgx-a100", "=* gpuxfer SIMULATED =*"])
+    suite = '<property name="SIMULATED" value="dgx-a100"'
+    assert suite in pytester.path.joinpath("j.xml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        (
+            "def test(gpu, transfer): transfer.host_to_device(gpu, size='512')",
+            "'512' is no size: the unit is missing*",
+        ),
+        (
+            "def test(gpu, transfer): transfer.host_to_device(gpu, size=512)",
+            "'512' is no size: the unit is missing*",
+        ),
+        (
+            "def test(gpu_pair, transfer): transfer.peer_copy(gpu_pair, initiator='push')",
+            "'push' is no initiator; known: write, read",
+        ),
+        (
+            "import pytest\ngpu = pytest.fixture(lambda: 0)\ndef test(gpu, device_buffer): ...",
+            "this test's own gpu fixture gives 0: *; return one of topology.gpus",
+        ),
+    ],
+    ids=["no-unit", "number", "initiator", "own-gpu"],
+)
+def test_mistake_in_a_test_is_one_line(pytester: pytest.Pytester, test: str, words: str) -> None:
+    pytester.makepyfile(test)
+    result = pytester.runpytest_inprocess(*SIMULATED, "-x")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([words])
+
+
+def test_marker_that_names_no_method_is_not_skipped(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.gpuxfer("machine.gpus")
+        def test_judged(verdict): verdict.require()
+
+        @pytest.mark.gpuxfer("peer_cpy")
+        def test_misspelt(verdict): verdict.require()
+        """
+    )
+    result = pytester.runpytest_inprocess(*JUDGED)
+    assert result.ret == 6
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["gpuxfer marks methods, 'peer_cpy' is none; known: *peer_copy*"])
+
+
+def test_buffers_have_their_size_and_gpu_and_are_freed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_default(gpu, device_buffer, pinned_buffer):
+            assert device_buffer.size_bytes == pinned_buffer.size_bytes == 64 * 2**20
+            assert device_buffer.gpu == gpu.index
+
+        @pytest.mark.parametrize(
+            ("device_buffer", "pinned_buffer"), [("2 MiB", "1 MiB")], indirect=True
+        )
+        def test_sized(device_buffer, pinned_buffer):
+            assert (device_buffer.size_bytes, pinned_buffer.size_bytes) == (2**21, 2**20)
+            with pytest.raises(TypeError, match="simulated"):
+                device_buffer.__cuda_array_interface__
+            global kept
+            kept = device_buffer
+
+        def test_freed():
+            with pytest.raises(ValueError, match="closed"):
+                kept.size_bytes
+
+        @pytest.mark.parametrize("device_buffer", ["900 GiB"], indirect=True)
+        def test_too_large(device_buffer): ...
+        """
+    )
+    result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu2 or not default")
+    result.assert_outcomes(passed=3, errors=1, deselected=7)
+    result.stdout.fnmatch_lines(["gpu0 has * GiB free, 900.00 GiB are needed*"])
+
+
 def test_peer_access_is_put_back(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -274,3 +365,32 @@ def test_measuring_under_xdist_is_refused_by_name(pytester: pytest.Pytester) -> 
     result = pytester.runpytest_subprocess("-n1", *SIMULATED)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: pytest-xdist's -n would measure several*"])
+
+
+def test_cells_of_ones_own_do_not_make_a_partial_run_whole(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_small(gpu_pair, transfer, thresholds):
+            thresholds.require(transfer.peer_copy(gpu_pair, size="64 MiB"))
+        """
+    )
+    result = pytester.runpytest_inprocess(*JUDGED)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["PARTIAL 0 of * cells were selected*"])
+
+
+def test_a_test_of_ones_own_samples_until_clear_of_the_floor(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+    measure = Bench.measure
+
+    def spy(bench: Bench, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
+        asked.append(decide_at_bytes_per_s)
+        return measure(bench, cell, decide_at_bytes_per_s)
+
+    monkeypatch.setattr(Bench, "measure", spy)
+    pytester.makepyfile("def test(gpu_pair, transfer): transfer.peer_copy(gpu_pair)")
+    pytester.runpytest_inprocess(*JUDGED, "-k", "gpu0-gpu1")
+    assert asked
+    assert None not in asked

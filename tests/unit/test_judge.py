@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuxfer.model.cell import Cell, Check, Initiator, Place
 from pytest_gpuxfer.model.diagnosis import diagnose
+from pytest_gpuxfer.model.evidence import silent
 from pytest_gpuxfer.model.expectation import Bound, Expectation, Limit, Location, NvlinkSpec, Waiver
 from pytest_gpuxfer.model.machine import NvlinkPort, PcieLink
 from pytest_gpuxfer.model.measurement import (
@@ -112,6 +113,38 @@ def test_a_good_copy_passes() -> None:
 def test_each_rule(changes: dict[str, object], outcome: Outcome, reason: Reason) -> None:
     verdict = judge(replace(GOOD, **changes), WANTED, HEALTHY)  # type: ignore[arg-type]
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
+
+
+def test_a_control_with_access_that_others_keep_on_is_inconclusive() -> None:
+    control = Cell(replace(CHECK, access=False), Place.pair(0, 1), 2**26)
+    wanted = replace(
+        WANTED,
+        cell=control,
+        path=PathKind.STAGED,
+        proof=(SignalName.COUNTERS, SignalName.ACCESS),
+        peer_access_required=False,
+    )
+    witnesses = (BY_NVLINK, Signal(SignalName.ACCESS, tuple(PathKind), "on"))
+    crossed = replace(GOOD, cell=control, signals=witnesses)
+    kept_on = judge(replace(crossed, access=both(Access.ALREADY_ENABLED)), wanted, HEALTHY)
+    assert (kept_on.outcome, kept_on.reason) == (Outcome.INCONCLUSIVE, Reason.PATH_NOT_PROVEN)
+    off = judge(replace(crossed, access=both(Access.OFF)), wanted, HEALTHY)
+    assert off.outcome is Outcome.FAIL
+
+
+def test_nvlinks_that_hide_rate_or_generation_are_listed_as_not_checked() -> None:
+    spec = NvlinkSpec(3, 2, 25e9, HERE)
+    cell = Cell(Check("machine.nvlink"), Place.gpu(0))
+    hidden = Unknown("not supported")
+    full = NvlinkPort(0, True, 25e9, 3, "switch")
+    for ports, unchecked in (
+        ((full, full), ()),
+        ((full, replace(full, rate_bytes_per_s=hidden)), (f"NVLink rate: {hidden}",)),
+        ((full, replace(full, generation=hidden)), (f"NVLink generation: {hidden}",)),
+    ):
+        read = Measurement(cell, reading=Reading(nvlinks=ports))
+        verdict = judge(read, Expectation(cell, nvlink=spec), HEALTHY)
+        assert (verdict.outcome, verdict.unchecked) == (Outcome.PASS, unchecked)
 
 
 def test_one_direction_without_access_is_enough_to_fail() -> None:
@@ -239,12 +272,18 @@ def test_missing_gpus_are_absent() -> None:
     assert judge(with_mig, wanted, HEALTHY).reason is Reason.MIG
 
 
-def test_a_virtual_machine_that_hides_the_pcie_link_is_told_not_failed() -> None:
+def test_a_witness_not_asked_for_convicts_no_path_while_the_one_asked_for_is_silent() -> None:
+    held = Signal(SignalName.ENQUEUE, (PathKind.STAGED,), "it grew with the size")
+    verdict = judge(replace(GOOD, signals=(UNREAD, held)), WANTED, HEALTHY)
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.PATH_NOT_PROVEN)
+
+
+def test_a_virtual_machine_that_hides_the_pcie_link_is_skipped_not_failed() -> None:
     cell = Cell(Check("machine.pcie"), Place.gpu(0))
     hidden = PcieLink(Unknown("not supported"), Unknown("not supported"))
     measured = Measurement(cell, reading=Reading(pcie_under_load=hidden))
     verdict = judge(measured, Expectation(cell), HEALTHY)
-    assert verdict.outcome is Outcome.PASS
+    assert verdict.outcome is Outcome.NOT_EXPECTED
     assert "PCIe link under load" in verdict.unchecked[0]
 
 
@@ -281,6 +320,13 @@ def test_a_red_cell_gets_a_cause_and_a_next_step(changes: dict[str, object], wor
 
 def test_a_green_cell_has_no_cause() -> None:
     assert diagnose(GOOD, WANTED, judge(GOOD, WANTED, HEALTHY)) == ()
+
+
+@pytest.mark.parametrize("signals", [(BY_NVLINK, UNREAD), (UNREAD, BY_NVLINK)])
+def test_a_witness_that_was_read_once_and_once_not_proves_nothing(
+    signals: tuple[Signal, ...],
+) -> None:
+    assert silent(signals, [SignalName.COUNTERS]) == (f"counters: {UNREAD.words}",)
 
 
 numbers = st.one_of(
