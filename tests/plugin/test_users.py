@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+
+from pytest_gpuxfer import fixtures
+from pytest_gpuxfer.instruments import Transfer
 
 SIMULATED = ("--gpuxfer-sim=dgx-a100",)
 JUDGED = (*SIMULATED, "--gpuxfer-hw=a100-nvlink")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "fixtures.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 RING = """
 def test_ring(gpu_pair, transfer, thresholds):
@@ -274,3 +283,21 @@ def test_measuring_under_xdist_is_refused_by_name(pytester: pytest.Pytester) -> 
     result = pytester.runpytest_subprocess("-n1", *SIMULATED)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: pytest-xdist's -n would measure several*"])
+
+
+@pytest.mark.parametrize("example", [text for text in EXAMPLES if "importorskip" not in text])
+def test_the_examples_of_the_page_are_true(pytester: pytest.Pytester, example: str) -> None:
+    pytester.makepyfile(example)
+    of_two_gpus = "gpu0-gpu1 or not gpu or (gpu1 and not gpu1-) or all_at_once or marked or sizes"
+    result = pytester.runpytest_inprocess(*JUDGED, "-k", of_two_gpus)
+    outcomes = result.parseoutcomes()
+    assert outcomes.pop("passed") >= example.count("def test_")
+    assert set(outcomes) <= {"deselected"}
+
+
+def test_the_page_has_every_fixture_and_every_call() -> None:
+    calls = [name for name in vars(Transfer) if not name.startswith("_") and name != "close"]
+    for name in ("topology", "gpu", "peer_access", "transfer", "thresholds", "path_audit", *calls):
+        assert re.search(rf"^\| .*`{name}[`(]", PAGE, re.MULTILINE), name
+    for name in vars(fixtures):
+        assert not name.endswith("_buffer") or name.startswith("_") or f"| `{name}` |" in PAGE
