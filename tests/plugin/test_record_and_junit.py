@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from pytest_gpuxfer.report.records import SCHEMA_FILE, read
-from tests.plugin.conftest import PAIR, Run
+from tests.plugin.conftest import CELLS, ONE, PAIR, PAIR_CELLS, Run
 
 Find = Callable[[], Path]
 
@@ -25,7 +25,7 @@ def test_record_is_valid_and_judged_again_says_the_same(suites: Run, record_file
         validator.validate(json.loads(text))
     record = read(record_file())
     assert record.broken is None
-    assert len(record.cells) == 25
+    assert len(record.cells) == PAIR_CELLS + 16
     assert {line.verdict.outcome for line in record.cells} == {"pass", "fail"}
     for line in record.cells:
         assert line.judge_again() == line.verdict, line.cell
@@ -37,13 +37,14 @@ def test_record_says_what_was_expected_selected_and_judged(suites: Run, record_f
     header, end = record.header, record.end
     assert header.simulated == "dgx-a100"
     assert header.faults == ("link-down:gpu5/link1",)
-    assert len(header.expected) == 593
-    assert header.selected == 9
+    assert len(header.expected) == CELLS
+    assert header.selected == PAIR_CELLS
     assert header.profile is not None
     assert all(limit.location.line > 0 for limit in header.profile.limits)
     assert end is not None
-    assert (end.exit_status, end.expected, end.selected, end.judged) == (0, 593, 9, 9)
-    assert end.counts == {"pass": 9}
+    assert (end.exit_status, end.expected) == (0, CELLS)
+    assert end.selected == end.judged == PAIR_CELLS
+    assert end.counts == {"pass": PAIR_CELLS}
 
 
 def test_a_cell_pulls_what_its_limit_rests_on(
@@ -55,7 +56,7 @@ def test_a_cell_pulls_what_its_limit_rests_on(
         "  - check: peer_copy\n    floor: 3x host_relay\n    sizes: 64 MiB to 1 GiB\n"
         "    source: {kind: derived, where: what peer access is for}\n"
     )
-    chosen = ("-k", "peer_copy.write/gpu0-gpu1", "--gpuxfer-out=out")
+    chosen = ("-k", ONE, "--gpuxfer-out=out")
     result = suites(*chosen, profile="./site.yaml")
     assert result.ret == 0
     record = read(record_file())
