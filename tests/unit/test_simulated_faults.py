@@ -331,6 +331,44 @@ def test_a_crash_ends_the_process() -> None:
     assert ended.returncode < 0
 
 
+# Health
+
+
+def test_errors_and_replays_rise_with_traffic_and_stand_still_without_a_fault() -> None:
+    for faults in ((), ("errors-rising:gpu1",)):
+        pair = Pair(*faults)
+        before = [pair.hardware.telemetry.status(pair.uuid(gpu)) for gpu in (0, 1)]
+        pair.copy(0, 1, 0)
+        pair.driver.copy(pair.host(SIZE), pair.memories[1], pair.stream(1))
+        pair.wait(pair.stream(1))
+        after = [pair.hardware.telemetry.status(pair.uuid(gpu)) for gpu in (0, 1)]
+        assert after[0] == before[0]
+        assert (after[1].nvlink_errors != before[1].nvlink_errors) == bool(faults)
+        assert (after[1].pcie_replays != before[1].pcie_replays) == bool(faults)
+
+
+def test_a_flapping_link_counts_its_recoveries() -> None:
+    pair = Pair("flapping-link:gpu0/link1")
+    telemetry, counts = pair.hardware.telemetry, []
+    for _ in range(2):
+        counts.append([telemetry.status(pair.uuid(gpu)).nvlink_errors for gpu in (0, 1)])
+        pair.clock.sleep_ns(SECOND_NS)
+    assert counts[1][0] != counts[0][0]
+    assert counts[1][1] == counts[0][1]
+
+
+def test_an_xid_comes_in_mid_run_once() -> None:
+    pair = Pair("xid:gpu1")
+    telemetry = pair.hardware.telemetry
+    seen = []
+    for _ in range(40):
+        pair.copy(0, 1, 0)
+        seen.append(telemetry.status(pair.uuid(1)).xids)
+    assert seen[0] == ()
+    assert seen[-1] == (74,)
+    assert telemetry.status(pair.uuid(0)).xids == ()
+
+
 # Counters
 
 
@@ -386,6 +424,7 @@ def test_mig_takes_a_gpus_peers_away() -> None:
 def test_confidential_computing_stages_all_copies_slowly_though_all_looks_well() -> None:
     rig = Rig("hgx-h200", "confidential-computing")
     machine = discover(rig.hardware)
+    assert rig.hardware.telemetry.status(rig.uuid(0)).confidential is True
     assert machine.link_class(0, 1) == "NV18"
     assert {gpu.fabric for gpu in machine.gpus} == {"completed"}
     rig.enable(0, 1)

@@ -66,8 +66,11 @@ class Defects:
     throttled: set[int] = field(default_factory=set)
     busy: set[int] = field(default_factory=set)
     mig: set[int] = field(default_factory=set)
+    erring: set[int] = field(default_factory=set)  # links count errors and replays
+    xids: dict[int, int] = field(default_factory=dict)  # the code that comes in mid-run
     counters: dict[int, set[Counters]] = field(default_factory=dict)
     fabric: dict[int, str] = field(default_factory=dict)
     # The machine.
     fabric_not_ready: bool = False
+    confidential: bool = False
     driver_gone: bool = False

@@ -31,6 +31,7 @@ _SLOW_PAIR: Final = 0.82  # as between GPUs of which some had lost links unseen
 _THROTTLED: Final = 0.7
 _BUSY: Final = 0.6
 _ENCRYPTED: Final = 0.2  # of the host link's rate, through bounce buffers
+_XID: Final = 74  # an NVLink error
 _OTHER_PRODUCT: Final = "NVIDIA H20"
 
 
@@ -193,6 +194,14 @@ def _occupy(defects: Defects, where: Where, _: MachineFile) -> None:
     defects.slow_gpus[where.gpus[0]] = _BUSY
 
 
+def _err(defects: Defects, where: Where, _: MachineFile) -> None:
+    defects.erring.add(where.gpus[0])
+
+
+def _report_xid(defects: Defects, where: Where, _: MachineFile) -> None:
+    defects.xids[where.gpus[0]] = _XID
+
+
 def _turn_mig_on(defects: Defects, where: Where, machine: MachineFile) -> None:
     (gpu,) = where.gpus
     defects.mig.add(gpu)
@@ -202,6 +211,7 @@ def _turn_mig_on(defects: Defects, where: Where, machine: MachineFile) -> None:
 
 def _encrypt(defects: Defects, _: Where, machine: MachineFile) -> None:
     gpus = range(len(machine.gpus))
+    defects.confidential = True
     defects.staged_pairs |= set(permutations(gpus, 2))
     defects.slow_gpus.update(dict.fromkeys(gpus, _ENCRYPTED))
 
@@ -336,6 +346,14 @@ _FAULTS: Final = (
     FaultKind(
         "crash", "the driver call that copies that way ends the process: it aborts for real",
         "gpu0-gpu1", _WAY, _trouble(Trouble.CRASH),
+    ),
+    FaultKind(
+        "xid", f"the driver reports Xid {_XID} of a GPU in mid-run",
+        "gpu3", (GPU,), _report_xid,
+    ),
+    FaultKind(
+        "errors-rising", "a GPU's NVLink errors and PCIe replays rise with its traffic",
+        "gpu3", (GPU,), _err,
     ),
     FaultKind(
         "throttled", "a GPU is hot, says so, and reaches 70% of its rates",

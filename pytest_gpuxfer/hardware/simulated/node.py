@@ -16,6 +16,7 @@ from pytest_gpuxfer.model.units import NS_PER_MS
 _NAMESPACE: Final = uuid.UUID("8d6e61a2-7f0e-4b53-9a53-5f3b7a1c9a10")
 
 _NOISE: Final = (1.0, 1.08)
+_TRANSFERS_TO_XID: Final = 20
 _NOISE_NS: Final = 5 * NS_PER_MS
 
 # What a byte of data adds to a PCIe link's counters on its way, and requests for it the other way,
@@ -39,6 +40,11 @@ class Node:
         )
         self.used_bytes = [0] * len(machine.gpus)
         self.cpu_node = machine.gpus[0].numa_node  # where the thread that calls us runs
+        # What went wrong since the machine started, by GPU.
+        self.nvlink_errors = [self.random.randrange(3) for _ in machine.gpus]
+        self.pcie_replays = [self.random.randrange(3) for _ in machine.gpus]
+        self.xids: list[list[int]] = [[] for _ in machine.gpus]
+        self._transfers = [0] * len(machine.gpus)
         # Counters run since the machine started: only differences mean something.
         self.lane_bytes: dict[tuple[str, int], float] = {
             (f"{link} {way}", gpu): self.random.randrange(2**40)
@@ -72,6 +78,17 @@ class Node:
             elif kind.startswith("pcie"):
                 for way, part in (_PCIE_IN if kind == "pcie in" else _PCIE_OUT).items():
                     self.lane_bytes[f"pcie {way}", gpu] += part * size_bytes
+        if self.defects.erring or self.defects.xids:
+            self._go_wrong(route)
+
+    def _go_wrong(self, route: Route) -> None:
+        for kind, gpu in route.lanes:
+            if gpu in self.defects.erring:
+                counts = self.nvlink_errors if kind.startswith("nvlink") else self.pcie_replays
+                counts[gpu] += 1
+            self._transfers[gpu] += 1
+            if self._transfers[gpu] == _TRANSFERS_TO_XID and gpu in self.defects.xids:
+                self.xids[gpu].append(self.defects.xids[gpu])
 
     def _noise(self) -> float:
         """How much longer everything takes for a while; one such while is like no other."""

@@ -84,10 +84,18 @@ class SimulatedTelemetry:
         return self._node.machine.gpus[self._look(uuid)].numa_node
 
     def status(self, uuid: str) -> GpuStatus:
-        gpu, defects = self._look(uuid), self._node.defects
+        gpu, node, defects = self._look(uuid), self._node, self._node.defects
+        links = node.machine.nvlink.links
         return GpuStatus(
             throttle_reasons=("hardware thermal slowdown",) if gpu in defects.throttled else (),
             other_processes=int(gpu in defects.busy),
+            nvlink_errors=node.nvlink_errors[gpu] + node.wiring.flaps(gpu)
+            if links
+            else _NOT_SUPPORTED,
+            pcie_replays=node.pcie_replays[gpu],
+            xids=tuple(node.xids[gpu]),
+            remapped_rows=0 if node.machine.kind_of(gpu).ecc else _NOT_SUPPORTED,
+            confidential=defects.confidential,
         )
 
     def _look(self, uuid: str) -> int:
