@@ -138,6 +138,7 @@ class Run:
         self._started = datetime.now(UTC)
         self._today = self._started.date().isoformat()
         self.plan = self._make_plan()
+        self._expected = tuple(wanted.cell.id for wanted in self.plan)
         self._writer: Writer | None = None
         self._bench: Bench | None = None
 
@@ -165,7 +166,7 @@ class Run:
             failure=self.failure,
             profile=self.profile,
             chosen=self._chosen,
-            expected=tuple(wanted.cell.id for wanted in self.plan),
+            expected=self._expected,
             selected=len(self.selected),
             simulated=self.machine.simulated if self.machine else None,
             faults=self.machine.faults if self.machine else (),
