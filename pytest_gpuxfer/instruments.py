@@ -13,7 +13,7 @@ from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.cell import Cell, CellError, Place, parse_cell, parse_check
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.machine import Gpu, Machine
-from pytest_gpuxfer.model.measurement import AccessDirection, Measurement
+from pytest_gpuxfer.model.measurement import AccessDirection, FailureKind, Measurement
 from pytest_gpuxfer.model.verdict import Outcome
 from pytest_gpuxfer.parameters import GpuPair
 from pytest_gpuxfer.plan import planned_cell
@@ -291,6 +291,8 @@ class Transfer:
             raise Red(problem, undecided=False)
         measurement = self._session.open().measure(cell)
         if measurement.failure is not None:
+            if measurement.failure.kind is FailureKind.HANG:
+                self._used_bench = None  # putting peer access back would wait for that GPU
             raise Red(f"{cell}: {failure_text(measurement.failure)}")
         if measurement.lacking is not None:
             raise Red(f"{cell}: {measurement.lacking}", undecided=False)
