@@ -289,7 +289,7 @@ class Transfer:
         self._used_bench = bench_of(self._session)  # says why where there is none
         if problem := _why_not(cell, len(machine_of(self._session).gpus)):
             raise Red(problem, undecided=False)
-        measurement = self._session.open().measure(cell)
+        measurement = self._session.open().measure(cell, in_process=True)
         if measurement.failure is not None:
             if measurement.failure.kind is FailureKind.HANG:
                 self._used_bench = None  # putting peer access back would wait for that GPU
