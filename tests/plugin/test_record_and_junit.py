@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pytest_gpuxfer.cli import main
 from pytest_gpuxfer.report.records import SCHEMA_FILE, read
 from tests.plugin.conftest import CELLS, ONE, PAIR, PAIR_CELLS, Run
 
@@ -91,3 +92,17 @@ def test_junit_names_cells_and_tells_errors_from_failures(
     assert 19 < float(found["rate_gb_per_s"]) < 21
     assert found["SIMULATED"] == "dgx-a100 staged-despite-access:gpu0-gpu1"
     assert found["gpu1"].startswith("GPU-")
+
+
+def test_a_record_of_the_suites_predicts_and_is_judged_again(
+    suites: Run, record_file: Find, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites("-k", "gpu0-gpu1/ and (peer_copy.write or host_relay)", "--gpuxfer-out=out")
+    capsys.readouterr()
+    assert main(["predict", str(record_file()), "--size", "300 MiB", "--pair", "0,1"]) == 0
+    title, fastest, *_ = capsys.readouterr().out.splitlines()
+    assert title.startswith("300 MiB from gpu0 to gpu1 on dgx-a100 (SIMULATED, ")
+    assert "peer_copy.write" in fastest
+    assert "start-up 2." in fastest
+    assert main(["judge", str(record_file())]) == 0
+    assert "recorded as" not in capsys.readouterr().out
