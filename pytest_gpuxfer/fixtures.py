@@ -166,7 +166,7 @@ def transfer(gpuxfer_session: GpuxferSession) -> Iterator[Transfer]:
 
 @pytest.fixture
 def path_audit(gpuxfer_session: GpuxferSession) -> Callable[[], AbstractContextManager[Traffic]]:
-    """What each GPU moves over NVLink and PCIe while `with path_audit() as traffic:` lasts."""
+    """Tells what each GPU moves over NVLink and PCIe, `with` it around any code."""
     from pytest_gpuxfer.path_audit import auditor_of
 
     return auditor_of(gpuxfer_session)

@@ -13,7 +13,7 @@ from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.cell import Cell, CellError, Place, parse_cell, parse_check
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.machine import Gpu, Machine
-from pytest_gpuxfer.model.measurement import AccessDirection, Measurement
+from pytest_gpuxfer.model.measurement import AccessDirection, FailureKind, Measurement
 from pytest_gpuxfer.model.verdict import Outcome
 from pytest_gpuxfer.parameters import GpuPair
 from pytest_gpuxfer.plan import planned_cell
@@ -296,8 +296,10 @@ class Transfer:
         self._used_bench = bench_of(self._session)  # says why where there is none
         if problem := _why_not(cell, len(machine_of(self._session).gpus)):
             raise Red(problem, undecided=False)
-        measurement = self._session.open().measure(cell)
+        measurement = self._session.open().measure(cell, in_process=True)
         if measurement.failure is not None:
+            if measurement.failure.kind is FailureKind.HANG:
+                self._used_bench = None  # putting peer access back would wait for that GPU
             raise Red(f"{cell}: {failure_text(measurement.failure)}")
         if measurement.lacking is not None:
             raise Red(f"{cell}: {measurement.lacking}", undecided=False)

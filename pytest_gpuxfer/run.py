@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuxfer import __version__
-from pytest_gpuxfer.hardware import Hardware, HardwareError, open_hardware, open_simulated
-from pytest_gpuxfer.hardware.discovery import discover
-from pytest_gpuxfer.hardware.driver import DriverError
 from pytest_gpuxfer.model.cell import Cell, Check, Place
 from pytest_gpuxfer.model.expectation import Expectation, Profile
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import Failure, FailureKind, Measurement
+from pytest_gpuxfer.model.units import NS_PER_S
 from pytest_gpuxfer.model.verdict import judge
 from pytest_gpuxfer.report.records import (
     SCHEMA,
@@ -31,22 +29,18 @@ from pytest_gpuxfer.report.records import (
     count_outcomes,
 )
 from pytest_gpuxfer.settings import AUTO, VISIBLE, Settings
+from pytest_gpuxfer.transfer.opening import Opened, open_machine
 
 if TYPE_CHECKING:
     from pytest_gpuxfer.transfer.bench import Bench
+    from pytest_gpuxfer.transfer.isolation import Isolated
+
+
+_ENDING_FAULTS: Final = frozenset({"call-hangs", "crash"})  # they strike the process itself
 
 
 class OperatorError(Exception):
     """What was asked for cannot be: one line for the person who asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A machine opened, or the failure that stands in its place."""
-
-    hardware: Hardware | None
-    machine: Machine | None
-    failure: Failure | None = None
 
 
 def open_run(settings: Settings) -> Run:
@@ -67,26 +61,30 @@ def open_run(settings: Settings) -> Run:
         raise OperatorError(str(error)) from None
     if settings.out is not None:
         _check_writable(settings.out)
-    return Run(opened, profile, chosen, settings.out)
+    return Run(
+        opened, profile, chosen, settings.out,
+        isolated=_isolates(settings), deadline_ns=settings.deadline_ns,
+    )  # fmt: skip
 
 
 def _open_machine(settings: Settings) -> Opened:
     from pytest_gpuxfer.hardware.simulated import SimulationError
 
     try:
-        if settings.simulated is None:
-            hardware = open_hardware()
-        else:
-            hardware = open_simulated(settings.simulated, settings.faults)
-        return Opened(hardware, discover(hardware))
+        return open_machine(settings.simulated, settings.faults)
     except SimulationError as error:
         raise OperatorError(str(error)) from None
-    except HardwareError as error:
-        kind = FailureKind.NOT_READY if error.not_ready else FailureKind.NO_DRIVER
-        return Opened(None, None, Failure(kind, error.message, error.remedy))
-    except DriverError as error:
-        kind = FailureKind.NOT_READY if error.not_ready else FailureKind.DRIVER_ERROR
-        return Opened(None, None, Failure(kind, str(error)))
+
+
+def _isolates(settings: Settings) -> bool:
+    """Whether the plan's cells are measured in a process of their own.
+
+    A simulated machine is measured here, for speed, unless one of its faults would end the run.
+    """
+    if settings.isolate is not None:
+        return settings.isolate
+    kinds = {fault.partition(":")[0] for fault in settings.faults}
+    return settings.simulated is None or not _ENDING_FAULTS.isdisjoint(kinds)
 
 
 def _fit(settings: Settings, profile: Profile, machine: Machine | None) -> Profile:
@@ -124,24 +122,33 @@ def _check_writable(folder: Path) -> None:
 
 
 class Run:
-    """Measurements and verdicts by cell id, each made once; the record is written as they come."""
+    """Measurements and verdicts by cell id, each made once; the record is written as they come.
+
+    `isolated`: the plan's cells are measured in a process of their own. `deadline_ns`: how long
+    after its making the run still measures.
+    """
 
     def __init__(
-        self, opened: Opened, profile: Profile | None, chosen: str | None, out: Path | None
-    ) -> None:
+        self, opened: Opened, profile: Profile | None, chosen: str | None, out: Path | None,
+        *, isolated: bool, deadline_ns: float | None,
+    ) -> None:  # fmt: skip
         self.hardware, self.machine, self.failure = opened.hardware, opened.machine, opened.failure
         self.profile, self._chosen = profile, chosen
         self.selected: set[str] = set()  # cell ids that the verdict on the run rests on
         self.lines: dict[str, CellLine] = {}
         self.end: End | None = None
-        self.record_failure: str | None = None  # why the record is not complete
         self._measured: dict[str, Measurement] = {}
         self._out = out
+        self.record_error: str | None = None  # why the record is not whole
+        self._isolated, self._deadline_ns = isolated, deadline_ns
+        self._ends_at_ns = None if deadline_ns is None else time.monotonic_ns() + int(deadline_ns)
         self._started = datetime.now(UTC)
         self._today = self._started.date().isoformat()
         self.plan = self._make_plan()
+        self._expected = tuple(wanted.cell.id for wanted in self.plan)
         self._writer: Writer | None = None
         self._bench: Bench | None = None
+        self._isolation: Isolated | None = None
 
     def _make_plan(self) -> tuple[Expectation, ...]:
         from pytest_gpuxfer.plan import make_plan
@@ -167,7 +174,7 @@ class Run:
             failure=self.failure,
             profile=self.profile,
             chosen=self._chosen,
-            expected=tuple(wanted.cell.id for wanted in self.plan),
+            expected=self._expected,
             selected=len(self.selected),
             simulated=self.machine.simulated if self.machine else None,
             faults=self.machine.faults if self.machine else (),
@@ -193,10 +200,10 @@ class Run:
     def begin(self, selected: Iterable[str]) -> None:
         """Say which cells the run is about, and write the record's header."""
         self.selected.update(selected)
-        if self._out is not None and self._writer is None and self.record_failure is None:
+        if self._out is not None and self._writer is None and self.record_error is None:
             stamp = self._started.strftime("%Y%m%dT%H%M%SZ")
             path = self._out / f"{self.host}-{stamp}-{os.getpid()}.jsonl"
-            with self._keeping(path):
+            with self._recording(path):
                 self._writer = Writer(path)
                 self._writer.write(self.header)
 
@@ -210,7 +217,7 @@ class Run:
 
     @property
     def bench(self) -> Bench:
-        """What measures; needs a machine."""
+        """What measures and allocates in this process; needs a machine."""
         from pytest_gpuxfer.transfer.bench import Bench
 
         if self._bench is None:
@@ -219,17 +226,45 @@ class Run:
             self._bench = Bench(self.hardware, self.machine)
         return self._bench
 
-    def measure(self, cell: Cell, baselines: Mapping[Check, float] | None = None) -> Measurement:
-        """The cell's one measurement in this run, for whoever asks first: clear of its floor."""
-        if self.failure is not None:
-            return Measurement(cell, failure=self.failure)
+    @property
+    def isolation(self) -> Isolated:
+        """What measures in a process of its own; needs a machine."""
+        from pytest_gpuxfer.transfer.isolation import Isolated
+
+        if self._isolation is None:
+            assert self.machine is not None
+            self._isolation = Isolated(self.machine, self._ends_at_ns)
+        return self._isolation
+
+    def measure(
+        self,
+        cell: Cell,
+        baselines: Mapping[Check, float] | None = None,
+        *,
+        in_process: bool = False,
+    ) -> Measurement:
+        """The cell's one measurement in this run, for whoever asks first: clear of its floor.
+
+        `in_process`: beside a test's own buffers.
+        """
+        failure = self.failure or self._too_late()
         if cell.id not in self._measured:
-            self._measured[cell.id] = self.bench.measure(cell, self._floor(cell, baselines or {}))
+            if failure is not None:
+                return Measurement(cell, failure=failure)
+            bench = self.isolation if self._isolated and not in_process else self.bench
+            self._measured[cell.id] = bench.measure(cell, self._floor(cell, baselines or {}))
         return self._measured[cell.id]
 
     def _floor(self, cell: Cell, baselines: Mapping[Check, float]) -> float | None:
         limit = self.expect(cell).limit if self.profile else None
         return limit.floor.resolve(baselines) if limit and limit.floor else None
+
+    def _too_late(self) -> Failure | None:
+        if self._ends_at_ns is None or time.monotonic_ns() < self._ends_at_ns:
+            return None
+        assert self._deadline_ns is not None
+        words = f"not tried: the run's {self._deadline_ns / NS_PER_S:g} s are over"
+        return Failure(FailureKind.DEADLINE, words)
 
     def judge(self, expectation: Expectation) -> CellLine:
         """The cell's one verdict in this run; recorded, with the cells that it rests on."""
@@ -270,22 +305,20 @@ class Run:
 
     def _write(self, line: Line) -> None:
         self.begin(())
-        if self._writer is not None and self.record_failure is None:
-            with self._keeping(self._writer.path):
+        if self._writer is not None and self.record_error is None:
+            with self._recording(self._writer.path):
                 self._writer.write(line)
 
     @contextmanager
-    def _keeping(self, path: Path) -> Iterator[None]:
-        """A full disk costs the record, not the run; `record_failure` tells of it."""
+    def _recording(self, path: Path) -> Iterator[None]:
+        """What cannot be written ends the record, and never the run."""
         try:
             yield
         except OSError as error:
-            self.record_failure = (
-                f"{path} is not complete: {error.strerror}; make room, or name another folder"
+            self.record_error = (
+                f"{path} ends before the run does: {error.strerror}; make room, or name another"
+                " folder"
             )
-            if self._writer is not None:
-                with suppress(OSError):  # what it holds back cannot be written either
-                    self._writer.close()
 
     def finish(self, exit_status: int) -> None:
         """Close the record and give the machine back."""
@@ -302,5 +335,6 @@ class Run:
         self._write(self.end)
         if self._writer is not None:
             self._writer.close()
-        if self._bench is not None:
-            self._bench.close()
+        for bench in (self._bench, self._isolation):
+            if bench is not None:
+                bench.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
+from pytest_gpuxfer.lock import HostLock, LockError
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.measurement import Failure
 from pytest_gpuxfer.model.verdict import Outcome
@@ -88,8 +90,10 @@ def start(config: pytest.Config, settings: Settings) -> GpuxferSession:
         )
     session = _register(config, settings)
     try:
+        if settings.judges:
+            session.guard()
         session.open()
-    except OperatorError as error:
+    except (LockError, OperatorError) as error:
         raise pytest.UsageError(str(error)) from None
     return session
 
@@ -123,7 +127,23 @@ class GpuxferSession:
         self._run: Run | None = None
         self._undecided = 0  # reports that are red by what could not be decided
         self._red_blocks = 0
-        self._status: int = pytest.ExitCode.INTERNAL_ERROR
+        self._status: int | pytest.ExitCode = pytest.ExitCode.INTERNAL_ERROR  # until all is done
+        self._lock: HostLock | None = None
+        self._sigterm: Any = None  # what SIGTERM did before
+
+    def guard(self) -> None:
+        """Keep other runs of this host out, and end in order on SIGTERM. Raises LockError."""
+        if self.settings.lock is not None:
+            self._lock = HostLock(self.settings.lock)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def pytest_unconfigure(self) -> None:
+        """Put back what `guard` took."""
+        if self._lock is not None:
+            self._lock.release()
+        if self._sigterm is not None:
+            signal.signal(signal.SIGTERM, self._sigterm)
 
     def open(self) -> Run:
         """The run; its machine is opened at the first call. Raises OperatorError."""
@@ -208,13 +228,15 @@ class GpuxferSession:
 
     @pytest.hookimpl(trylast=True)  # after Ctrl-C, pytest's own tears the fixtures down
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.settings.judges:
-            session.exitstatus = self._exit_status(session)
-        if self._run is not None and self.settings.judges:
-            self._run.finish(int(session.exitstatus))
-            if self._run.record_failure is not None and session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as a folder that is refused
-            self._status = int(session.exitstatus)
+        if not self.settings.judges:
+            return
+        status = self._exit_status(session)
+        if self._run is not None:
+            self._run.finish(int(status))
+            green_or_undecided = status in (pytest.ExitCode.OK, UNDECIDED_STATUS)
+            if self._run.record_error is not None and green_or_undecided:
+                status = pytest.ExitCode.INTERNAL_ERROR
+        self._status = session.exitstatus = status
 
     def _exit_status(self, session: pytest.Session) -> int | pytest.ExitCode:
         """Never 0 where something selected was not judged, or nothing was."""
@@ -240,18 +262,18 @@ class GpuxferSession:
         if run is None or not self.settings.judges:
             return
         terminalreporter.section("gpuxfer SIMULATED" if run.header.simulated else "gpuxfer")
-        if run.record_failure is not None:
-            terminalreporter.write_line(f"record: {run.record_failure}", red=True)
         if self.settings.hardware is None:
             return
         *lines, result = terminal.summary_lines(run.record)
         for line in lines:
             terminalreporter.write_line(line)
-        if run.record_path is not None and run.record_failure is None:
+        if run.record_error is not None:
+            terminalreporter.write_line(f"record: {run.record_error}", red=True)
+        elif run.record_path is not None:
             terminalreporter.write_line(f"record: {run.record_path}")
         green = self._status == pytest.ExitCode.OK
         terminalreporter.write_line(
-            f"{result}; exit status {self._status}", bold=True, green=green, red=not green
+            f"{result}; exit status {int(self._status)}", bold=True, green=green, red=not green
         )
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 VISIBLE: Final = "visible"
 _POLICIES: Final = ("pass", "fail")
+_OFF: Final = "off"
+_LOCK_FOLDER: Final = "/tmp"  # the same for all users: $TMPDIR is often a job's own
 # Runs that print something and end, and runs that collect without judging.
 _PRINTING: Final = ("help", "version", "markers")
 _NOT_JUDGING: Final = ("collectonly", "showfixtures", "show_fixtures_per_test", "setupplan")
@@ -31,6 +33,9 @@ class Settings:
     out: Path | None  # the folder that gets the record
     gpus: int | str | None  # a declared part of the machine: a count, or VISIBLE
     degraded_fails: bool
+    isolate: bool | None  # measure in a process of its own; None: where that is of use
+    deadline_ns: float | None  # of the whole run
+    lock: Path | None  # the folder of the host's lock; None: take none
     judges: bool  # False for --collect-only and the like
     prints_only: bool  # --help and the like: no hardware is touched
     distributed: bool  # pytest-xdist has workers, or this is one
@@ -75,9 +80,29 @@ def add_options(parser: pytest.Parser) -> None:
         "What becomes of a rate above its floor (GB/s) and below what is expected; pass unless"
         " told. Ini: gpuxfer_degraded.",
     )
+    option(
+        "isolate",
+        "yes|no",
+        "Measure the suites' cells in a process of its own, so that a hang or a crash costs its own"
+        " cell only: yes unless told, but on healthy simulated machines.",
+    )
+    option(
+        "deadline",
+        "TIME",
+        "When to stop measuring, after the start, e.g. 30min; the cells left are errors. Ini:"
+        " gpuxfer_deadline.",
+    )
+    option(
+        "lock",
+        "DIR|off",
+        "Where the lock lies that keeps two runs of a host apart; /tmp unless told. Ini:"
+        " gpuxfer_lock.",
+    )
     parser.addini("gpuxfer_hw", "As --gpuxfer-hw.", default="")
     parser.addini("gpuxfer_out", "As --gpuxfer-out.", default="")
     parser.addini("gpuxfer_degraded", "As --gpuxfer-degraded.", default="")
+    parser.addini("gpuxfer_deadline", "As --gpuxfer-deadline.", default="")
+    parser.addini("gpuxfer_lock", "As --gpuxfer-lock.", default="")
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -92,6 +117,9 @@ def read_settings(config: pytest.Config) -> Settings:
         out=None if out is None else config.invocation_params.dir / _folder(out),
         gpus=_gpus(_value(config, "gpus")),
         degraded_fails=_degraded(_value(config, "degraded", ini=True)) == "fail",
+        isolate=_isolate(_value(config, "isolate")),
+        deadline_ns=_deadline(_value(config, "deadline", ini=True)),
+        lock=_lock(config),
         judges=not any(config.getoption(name, False) for name in _NOT_JUDGING),
         prints_only=any(config.getoption(name, False) for name in _PRINTING),
         distributed=hasattr(config, "workerinput")
@@ -131,6 +159,28 @@ def _gpus(text: str | None) -> int | str | None:
     if not (text.isascii() and text.isdigit() and int(text)):
         raise SettingsError(f"--gpuxfer-gpus={text}: write a number of GPUs from 1 up, or visible")
     return int(text)
+
+
+def _isolate(text: str | None) -> bool | None:
+    if text not in (None, "yes", "no"):
+        raise SettingsError(f"--gpuxfer-isolate={text}: write yes or no")
+    return None if text is None else text == "yes"
+
+
+def _deadline(text: str | None) -> float | None:
+    from pytest_gpuxfer.model.units import UnitError, parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except UnitError as error:
+        raise SettingsError(f"--gpuxfer-deadline: {error}") from None
+
+
+def _lock(config: pytest.Config) -> Path | None:
+    text = _value(config, "lock", ini=True)
+    if text == _OFF or config.getoption("gpuxfer_sim") is not None:
+        return None
+    return config.invocation_params.dir / Path(text or _LOCK_FOLDER).expanduser()
 
 
 def _degraded(text: str | None) -> str:

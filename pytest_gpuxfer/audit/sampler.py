@@ -6,15 +6,14 @@ It is a process of its own since a busy Python program would keep a thread from 
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 import weakref
 from contextlib import suppress
 from typing import Any, Final
 
 from pytest_gpuxfer.audit.traffic import GpuTraffic
+from pytest_gpuxfer.hardware.child import start_child
 from pytest_gpuxfer.hardware.cuda_peer import receive, send
 from pytest_gpuxfer.hardware.telemetry import GpuIdentity
 from pytest_gpuxfer.model.unknown import Unknown
@@ -34,15 +33,9 @@ class Sampler:
     """Counts from its making on. Raises SamplerError where NVML or the process does not start."""
 
     def __init__(self, interval_ns: int = INTERVAL_NS) -> None:
-        # The child imports what we imported, however our path came about.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(interval_ns)],
-                pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
-                process_group=0,  # a Ctrl-C is ours to act on
-            )  # fmt: skip
+            self._process = start_child(PROGRAM, theirs.fileno(), str(interval_ns))
         # Also at exit, and when nobody has this object any more.
         self._end = weakref.finalize(self, _end, self._process, self._connection)
         self._lost: Unknown | None = None

@@ -5,22 +5,18 @@ It says which GPUs there are once it counts, then answers each request with what
 
 from __future__ import annotations
 
-import ctypes
 import select
-import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Final
 
 from pytest_gpuxfer.audit.recorder import Recorder
+from pytest_gpuxfer.hardware.child import die_with_parent
 from pytest_gpuxfer.hardware.clock import SystemClock
 from pytest_gpuxfer.hardware.cuda_peer import receive, send
 from pytest_gpuxfer.hardware.nvml import open_telemetry
 from pytest_gpuxfer.model.units import NS_PER_MS
 from pytest_gpuxfer.model.unknown import Unknown
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def _serve(connection: socket.socket, interval_ns: int) -> None:
@@ -47,8 +43,7 @@ def _serve(connection: socket.socket, interval_ns: int) -> None:
 
 def main() -> None:
     """Count until the other side closes its end of the socket."""
-    # Should the other side die while we hang in NVML, and so see no end of the socket.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     descriptor, interval = sys.argv[1:]
     connection = socket.socket(fileno=int(descriptor))
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Final
@@ -18,8 +19,9 @@ _COLUMNS: Final = (
 _STILL_BYTES_PER_S: Final = 0.01 * GB  # below which the live line does not name a GPU
 _SURE: Final = (
     "Counted is all that each GPU moved meanwhile, for other processes too.",
-    "NVLink: data bytes, exact. PCIe: packets and all, about 8% above the data of large copies,",
-    "and some 1 MB/s of control traffic; PCIe does not tell peer-to-peer from host memory.",
+    "NVLink: data bytes, to 1 KiB a link. PCIe: packets and all, about 8% above large copies' data",
+    "(a copy to a GPU also sends 9% of it, the requests), and 1 to 3 MB/s of control traffic;",
+    "PCIe does not tell peer-to-peer from host memory.",
 )
 
 
@@ -60,13 +62,25 @@ def _amounts(gpu: GpuTraffic) -> list[Bytes]:
 
 
 def _amount(amount: Bytes) -> str:
-    return "unknown" if isinstance(amount, UncertainBytes) else format_bytes(amount)
+    if not isinstance(amount, UncertainBytes):
+        return format_bytes(amount)
+    least, most = amount.at_least_bytes, amount.at_most_bytes
+    if not math.isfinite(most - least):
+        return "unknown"
+    return f"{format_bytes(int(least))} to {format_bytes(int(most))}"
 
 
 def _rate(before: Bytes, now: Bytes, since_ns: float) -> float | None:
-    if isinstance(before, UncertainBytes) or isinstance(now, UncertainBytes):
-        return None
-    return rate_of(now - before, since_ns)
+    """Known also between two uncertain amounts, if nothing was missed from one to the other."""
+    (old_least, old_most), (least, most) = _bounds(before), _bounds(now)
+    rose = least - old_least
+    return rate_of(int(rose), since_ns) if rose == most - old_most else None
+
+
+def _bounds(amount: Bytes) -> tuple[float, float]:
+    if isinstance(amount, UncertainBytes):
+        return amount.at_least_bytes, amount.at_most_bytes
+    return amount, amount
 
 
 def _pairs(gpus: Sequence[GpuTraffic]) -> list[str]:
@@ -80,11 +94,10 @@ def _pairs(gpus: Sequence[GpuTraffic]) -> list[str]:
 
 
 def _reasons(gpus: Sequence[GpuTraffic]) -> list[str]:
-    """Each reason for an unknown once a link and GPU."""
     return [
-        f"gpu{index} {link} unknown: {amount.reason}"
+        f"gpu{index} {title} unknown: {amount.reason}"
         for index, gpu in enumerate(gpus)
-        for link, amount in (("NVLink", gpu.nvlink_sent_bytes), ("PCIe", gpu.pcie_sent_bytes))
+        for (title, _), amount in zip(_COLUMNS, _amounts(gpu), strict=True)
         if isinstance(amount, UncertainBytes)
     ]
 

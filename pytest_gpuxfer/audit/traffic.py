@@ -66,8 +66,8 @@ Bytes = int | UncertainBytes
 class GpuTraffic:
     """What one GPU moved, whoever asked it to.
 
-    NVLink: data bytes, exactly. PCIe: packets and all, about 8% above the data of large copies,
-    with some 1 MB/s of control traffic.
+    NVLink: data bytes, to 1 KiB a link. PCIe: packets and all, about 8% above the data of large
+    copies, and 1 to 3 MB/s of control traffic.
     """
 
     uuid: str

@@ -10,11 +10,11 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from pytest_gpuxfer.hardware.child import start_child
 from pytest_gpuxfer.hardware.driver import (
     Comparison,
     DeviceInfo,
@@ -50,18 +50,13 @@ class CudaPeer:
     def __init__(self, device: DeviceInfo, *, hide_others: bool) -> None:
         self._device = device
         self._descriptors: list[int] = []
-        # The child imports what we imported, however our path came about.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        if hide_others:
-            environment["CUDA_VISIBLE_DEVICES"] = device.uuid
+        environment = {"CUDA_VISIBLE_DEVICES": device.uuid} if hide_others else None
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection.settimeout(_DEADLINE_S)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), device.uuid],
-                pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
-                process_group=0,  # a Ctrl-C is ours to act on
-            )  # fmt: skip
+            self._process = start_child(
+                PROGRAM, theirs.fileno(), device.uuid, environment=environment
+            )
         # Also at exit, and when nobody has this object any more.
         self._end = weakref.finalize(self, _end, self._process, self._connection, self._descriptors)
         self._answer("start")

@@ -5,9 +5,7 @@ python -m pytest_gpuxfer.hardware.cuda_peer_process SOCKET_DESCRIPTOR GPU_UUID
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import sys
 import time
@@ -15,12 +13,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pytest_gpuxfer.hardware import HardwareError
+from pytest_gpuxfer.hardware.child import die_with_parent
 from pytest_gpuxfer.hardware.cuda import CudaDriver, open_driver
 from pytest_gpuxfer.hardware.cuda_peer import receive, send
 from pytest_gpuxfer.hardware.driver import Comparison, DeviceKind, DriverError, Fill, Memory
 from pytest_gpuxfer.model.pattern import Pattern
 
-_PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.0002
 
 
@@ -76,8 +74,7 @@ def _serve(connection: socket.socket, uuid: str) -> None:
 
 def main() -> None:
     """Serve until the other side closes its end of the socket."""
-    # Should the other side die while we hang in the driver, and so see no end of the socket.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     descriptor, uuid = sys.argv[1:]
     connection = socket.socket(fileno=int(descriptor))
     with suppress(EOFError, BrokenPipeError):

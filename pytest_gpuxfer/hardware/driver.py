@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pytest_gpuxfer.model.measurement import Access
 from pytest_gpuxfer.model.pattern import Pattern
+
+# The context, or the whole process, is lost: illegal access or address, a trap, an ECC error, ...
+_STICKY_CODES: Final = frozenset({214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721})
 
 
 class DriverError(Exception):
@@ -28,6 +31,11 @@ class DriverError(Exception):
     def not_ready(self) -> bool:
         """SYSTEM_NOT_READY: the fabric manager has not finished."""
         return self.code == 802
+
+    @property
+    def sticky(self) -> bool:
+        """Whether every later call of this process will fail alike."""
+        return self.code in _STICKY_CODES
 
     @property
     def out_of_memory(self) -> bool:

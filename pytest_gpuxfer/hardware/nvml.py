@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
+from pytest_gpuxfer.hardware.nvml_xids import XidListener
 from pytest_gpuxfer.hardware.telemetry import (
     GpuIdentity,
     GpuStatus,
@@ -27,16 +28,30 @@ from pytest_gpuxfer.model.unknown import Unknown
 class Field(IntEnum):
     """NVML_FI_DEV_*: what nvmlDeviceGetFieldValues is asked for."""
 
+    NVLINK_CRC_FLIT_ERRORS = 38
+    NVLINK_REPLAY_ERRORS = 52
+    NVLINK_RECOVERY_ERRORS = 59
     NVLINK_SPEED_MBPS_COMMON = 90
     NVLINK_LINK_COUNT = 91
+    PCIE_REPLAYS = 94
     NVLINK_THROUGHPUT_DATA_TX = 138  # KiB
     NVLINK_THROUGHPUT_DATA_RX = 139
+    NVLINK_DL_REPLAY_ERRORS = 161  # Hopper
+    NVLINK_DL_RECOVERY_ERRORS = 162
+    NVLINK_DL_CRC_ERRORS = 163
     NVLINK_GET_SPEED = 164  # MB/s
     NVLINK_GET_STATE = 165
     PCIE_COUNT_TX_BYTES = 197  # 32 bit
     PCIE_COUNT_RX_BYTES = 198
     NVLINK_COUNT_XMIT_BYTES = 202  # Blackwell
     NVLINK_COUNT_RCV_BYTES = 204
+    NVLINK_MALFORMED_PACKETS = 206  # Blackwell, up to the recovery events
+    NVLINK_BUFFER_OVERRUNS = 207
+    NVLINK_RCV_ERRORS = 208
+    NVLINK_RCV_REMOTE_ERRORS = 209
+    NVLINK_RCV_GENERAL_ERRORS = 210
+    NVLINK_LOCAL_INTEGRITY_ERRORS = 211
+    NVLINK_LINK_RECOVERIES = 215
 
 
 _ALL_LINKS: Final = 0xFFFFFFFF
@@ -48,6 +63,16 @@ _BYTE_COUNTERS: Final = (
     (Field.NVLINK_THROUGHPUT_DATA_TX, Field.NVLINK_THROUGHPUT_DATA_RX, KIB),
     (Field.NVLINK_COUNT_XMIT_BYTES, Field.NVLINK_COUNT_RCV_BYTES, 1),
 )
+# Each family of GPUs counts its errors elsewhere; the others' fields are not supported there.
+_ERROR_COUNTERS: Final = (
+    (Field.NVLINK_DL_REPLAY_ERRORS, Field.NVLINK_DL_RECOVERY_ERRORS, Field.NVLINK_DL_CRC_ERRORS),
+    (
+        Field.NVLINK_MALFORMED_PACKETS, Field.NVLINK_BUFFER_OVERRUNS, Field.NVLINK_RCV_ERRORS,
+        Field.NVLINK_RCV_REMOTE_ERRORS, Field.NVLINK_RCV_GENERAL_ERRORS,
+        Field.NVLINK_LOCAL_INTEGRITY_ERRORS, Field.NVLINK_LINK_RECOVERIES,
+    ),
+    (Field.NVLINK_CRC_FLIT_ERRORS, Field.NVLINK_REPLAY_ERRORS, Field.NVLINK_RECOVERY_ERRORS),
+)  # fmt: skip
 # NVML_NVLINK_VERSION_*: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0.
 _NVLINK_GENERATIONS: Final[Mapping[int, int]] = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5}
 _REMOTE_SWITCH: Final = 2
@@ -84,6 +109,7 @@ class NvmlTelemetry:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
+        self._xids = XidListener(nvml)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -261,7 +287,15 @@ class NvmlTelemetry:
         return modes if isinstance(modes, Unknown) else bool(modes[0])
 
     def status(self, uuid: str) -> GpuStatus:
-        return GpuStatus(self._throttle_reasons(uuid), self._other_processes(uuid))
+        return GpuStatus(
+            throttle_reasons=self._throttle_reasons(uuid),
+            other_processes=self._other_processes(uuid),
+            nvlink_errors=self._nvlink_errors(uuid),
+            pcie_replays=self._field(uuid, Field.PCIE_REPLAYS),
+            xids=self._xids.of(uuid),
+            remapped_rows=self._remapped_rows(uuid),
+            confidential=self._confidential(),
+        )
 
     def _throttle_reasons(self, uuid: str) -> tuple[str, ...] | Unknown:
         bits = self._ask_gpu(uuid, self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
@@ -280,6 +314,25 @@ class NvmlTelemetry:
             # It is asked while we hold a context: NVML counts in another PID namespace, or not.
             return Unknown("NVML does not list this process, so it may not list others")
         return len(pids) - 1
+
+    def _nvlink_errors(self, uuid: str) -> int | Unknown:
+        """The sum of what its family counts; a counter that this driver lacks counts for none."""
+        why = _NOT_SUPPORTED
+        for family in _ERROR_COUNTERS:
+            sums = [self._sum(uuid, field) for field in family]
+            read = [value for value in sums if not isinstance(value, Unknown)]
+            if read:
+                return sum(read)
+            why = next(value for value in sums if isinstance(value, Unknown))
+        return why
+
+    def _remapped_rows(self, uuid: str) -> int | Unknown:
+        rows = self._ask_gpu(uuid, self._nvml.nvmlDeviceGetRemappedRows)
+        return rows if isinstance(rows, Unknown) else int(rows[0] + rows[1])
+
+    def _confidential(self) -> bool | Unknown:
+        state = self._ask(self._nvml.nvmlSystemGetConfComputeState)
+        return state if isinstance(state, Unknown) else bool(state.ccFeature)
 
 
 def _pci_address(info: Any) -> str:
@@ -326,4 +379,5 @@ class SilentTelemetry:
         return PcieLink(self._reason, self._reason, self._reason, self._reason)
 
     def status(self, uuid: str) -> GpuStatus:  # noqa: ARG002
-        return GpuStatus(self._reason, self._reason)
+        why = self._reason
+        return GpuStatus(why, why, why, why, why, why, why)

@@ -40,10 +40,18 @@ class PcieBytes:
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """What could spoil a measurement right now."""
+    """What could spoil a measurement right now, and what has gone wrong so far.
+
+    Of counts only differences mean something, but for `xids`: those since Telemetry was opened.
+    """
 
     throttle_reasons: tuple[str, ...] | Unknown = NOT_READ
     other_processes: int | Unknown = NOT_READ
+    nvlink_errors: int | Unknown = NOT_READ  # replays, recoveries and CRC errors of all links
+    pcie_replays: int | Unknown = NOT_READ
+    xids: tuple[int, ...] | Unknown = NOT_READ  # codes, first one first
+    remapped_rows: int | Unknown = NOT_READ  # of its memory
+    confidential: bool | Unknown = NOT_READ  # confidential computing is on
 
 
 class Telemetry(Protocol):

@@ -95,6 +95,26 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
+        lambda it: it.failed_by(FailureKind.CRASH),
+        Cause(
+            "the driver, or a library beneath it, brought the measuring process down",
+            "look for Xid and segfault lines in `dmesg -T`, compare the versions of libcuda and of"
+            " the kernel module (/proc/driver/nvidia/version)",
+        ),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.STICKY_ERROR),
+        Cause(
+            "a GPU met an error that ended all work of its process",
+            "look for Xid in `dmesg -T`: 31 is a bad access, 48, 63, 64, 94, 95 are memory, 74 is"
+            " NVLink, 79 a GPU off the bus",
+        ),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.DEADLINE),
+        Cause("the run's time was up", "allow more by --gpuxfer-deadline, or select fewer cells"),
+    ),
+    (
         lambda it: it.failed_by(FailureKind.CANNOT_ALLOCATE),
         Cause("memory is taken", "see `nvidia-smi` and `free -g` for who holds it, run again"),
     ),

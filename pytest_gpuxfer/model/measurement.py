@@ -167,9 +167,11 @@ class FailureKind(StrEnum):
     NO_DRIVER = "no driver"
     NOT_READY = "driver or fabric not ready"
     DRIVER_ERROR = "driver error"
+    STICKY_ERROR = "sticky GPU error"  # no call of the process that met it works any more
     HANG = "hang"
     CRASH = "crash"
     CANNOT_ALLOCATE = "cannot allocate"
+    DEADLINE = "deadline"  # of the whole run
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ RATE_UNITS: Final[Mapping[str, int]] = {
     f"{unit}/s": scale for unit, scale in {**SIZE_UNITS, "TB": 10**12}.items() if unit != "B"
 }
 DURATION_UNITS: Final[Mapping[str, float]] = {
-    "ns": 1.0, "us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S,
+    "ns": 1.0, "us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S, "min": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
 }  # fmt: skip
 
 # Plain decimals alone: `1e3`, `0x10`, `nan` and `inf` are what a reader trips over.

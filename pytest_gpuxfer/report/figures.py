@@ -80,6 +80,8 @@ def _figures(group: Group) -> Iterator[str]:
     """The range over a group's cells; of many flows the slowest and all together."""
     check = group[0].expectation.cell.check
     sound = [line for line in group if rates_of(line) is not None]
+    if refused := sum(line.verdict.reason is Reason.REFUSED for line in group):
+        yield "refused" if refused == len(group) else f"{refused} refused"
     if not sound:
         return
     values = [_median(line) for line in sound]

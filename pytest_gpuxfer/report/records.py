@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -106,11 +106,13 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] = path.open("x", encoding="utf-8")
+        self._file = path.open("xb", buffering=0)  # nothing is left to fail at the closing
 
     def write(self, line: Line) -> None:
-        self._file.write(encode(line) + "\n")
-        self._file.flush()
+        """Raises OSError where the disk is full or gone."""
+        rest = (encode(line) + "\n").encode()
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def close(self) -> None:
         self._file.close()

@@ -180,4 +180,6 @@ class Bench:
 def _kind_of(error: DriverError) -> FailureKind:
     if error.not_ready:
         return FailureKind.NOT_READY
+    if error.sticky:
+        return FailureKind.STICKY_ERROR
     return FailureKind.CANNOT_ALLOCATE if error.out_of_memory else FailureKind.DRIVER_ERROR

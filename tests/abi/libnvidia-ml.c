@@ -5,6 +5,9 @@
 // STUB_REMOTE    type of what is at the other ends: 0 a GPU, 2 a switch
 // STUB_REASONS   the clock event reasons' bits
 // STUB_PIDS      compute processes, "12 34"; 0 stands for the asking process
+// STUB_XIDS      a file of Xid codes that happen, "31 79": each is an event once
+// STUB_ROWS      rows remapped: correctable and uncorrectable, "1 2"
+// STUB_CC        whether confidential computing is on
 // A call that is not named here is one that this NVML does not have.
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,6 +121,38 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, Proc
             list[found].pid = pid ? pid : (unsigned)getpid();
     *count = found;
     return found && !list ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+// Events come from the GPUs that were registered for Xids, and nothing that was before.
+typedef struct { Device device; unsigned long long type, data; unsigned gpu, compute; } Event;
+static int registered;
+static long position;
+int nvmlEventSetCreate(void **set) { *set = (void *)2; return SUCCESS; }
+int nvmlDeviceRegisterEvents(Device device, unsigned long long types, void *set) {
+    registered = types == 8 && set == (void *)2;
+    return *environment("STUB_XIDS") ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
+    unsigned code;
+    FILE *file = fopen(environment("STUB_XIDS"), "r");
+    int found = file && registered && !fseek(file, position, SEEK_SET)
+        && fscanf(file, "%u", &code) == 1;
+    if (found) {
+        position = ftell(file);
+        *event = (Event){(Device)1, 8, code, 0, 0};
+    }
+    if (file)
+        fclose(file);
+    return found ? SUCCESS : 10 /* TIMEOUT */;
+}
+int nvmlDeviceGetRemappedRows(Device d, unsigned *right, unsigned *wrong, unsigned *pending,
+                              unsigned *failure) {
+    *pending = *failure = 0;
+    return sscanf(environment("STUB_ROWS"), "%u %u", right, wrong) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlSystemGetConfComputeState(unsigned *state) {
+    state[1] = atoi(environment("STUB_CC"));
+    return *environment("STUB_CC") ? SUCCESS : NOT_SUPPORTED;
 }
 
 #define NOT_SUPPORTED_CALL(name) int name(Device device) { return NOT_SUPPORTED; }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.abi.conftest import Run
@@ -22,7 +24,7 @@ def test_a_missing_library_is_the_reason_for_every_unknown(without_libraries: Ru
     if "GPU-" in output:
         pytest.skip("this machine has a driver")
     assert "NVML does not start: NVML Shared Library Not Found" in output
-    assert output.count("Shared Library Not Found") == 3
+    assert output.count("Shared Library Not Found") == 8
 
 
 def test_a_missing_package_is_the_reason_for_every_unknown(without_libraries: Run) -> None:
@@ -59,6 +61,11 @@ def test_another_uuid_is_not_found(under_nvml: Run) -> None:
         "pcie_link('GPU-1').generation",
         "pcie_link('GPU-1').width",
         "status('GPU-1').throttle_reasons",
+        "status('GPU-1').nvlink_errors",
+        "status('GPU-1').pcie_replays",
+        "status('GPU-1').remapped_rows",
+        "status('GPU-1').confidential",
+        "status('GPU-1').xids",
     ],
 )
 def test_what_is_not_supported_is_unknown(under_nvml: Run, call: str) -> None:
@@ -170,3 +177,49 @@ def test_pcie_bytes_are_both_counters_or_unknown(under_nvml: Run) -> None:
     assert output == "PcieBytes(sent_bytes=4294967295, received_bytes=7)"
     one = under_nvml(_say("pcie_bytes('GPU-1')"), STUB_FIELDS="197:0:0:1:5")
     assert one == "unknown (NVML: Not Supported)"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        f"161:{ALL}:0:3:4 162:{ALL}:0:3:1 163:{ALL}:0:3:2",
+        COUNT.format(links=2) + "161:0:0:1:3 161:1:0:1:1 162:0:0:1:1 162:1:0:1:0 163:0:0:1:1 "
+        "163:1:0:1:1",
+        f"208:{ALL}:0:3:5 215:{ALL}:0:3:2",  # Blackwell; it lacks some of its family's
+        f"38:{ALL}:0:3:4 52:{ALL}:0:3:1 59:{ALL}:0:3:2",  # before Hopper
+    ],
+)
+def test_errors_of_all_links_are_added_up(under_nvml: Run, fields: str) -> None:
+    assert under_nvml(_say("status('GPU-1').nvlink_errors"), STUB_FIELDS=fields) == "7"
+
+
+def test_replays_remapped_rows_and_confidential_computing(under_nvml: Run) -> None:
+    script = (
+        OPEN
+        + "s = telemetry.status('GPU-1')\n"
+        + ("print(s.pcie_replays, s.remapped_rows, s.confidential)")
+    )
+    environment = {"STUB_FIELDS": "94:0:0:1:12", "STUB_ROWS": "1 2"}
+    assert under_nvml(script, **environment, STUB_CC="1") == "12 3 True"
+    assert under_nvml(script, **environment, STUB_CC="0") == "12 3 False"
+
+
+def test_xids_are_those_since_the_start_each_once(under_nvml: Run, tmp_path: Path) -> None:
+    happened = tmp_path / "xids"
+    happened.touch()
+    script = (
+        "from pathlib import Path\n"
+        f"happened = Path({str(happened)!r})\n"
+        f"{OPEN}"
+        "for codes in ('', '31 79 ', '31 79 74 '):\n"
+        "    happened.write_text(codes)\n"
+        "    print(telemetry.status('GPU-1').xids)\n"
+        "print(telemetry.status('GPU-2').xids)"
+    )
+    output = under_nvml(script, STUB_XIDS=str(happened))
+    assert output.splitlines() == [
+        "()",
+        "(31, 79)",
+        "(31, 79, 74)",
+        "unknown (NVML lists no such GPU)",
+    ]

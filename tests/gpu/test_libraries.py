@@ -5,7 +5,9 @@ What one side writes the other reads: by the CPU, or by a copy of the driver's o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from .conftest import Wait
 
 SIZE = 2**21
 HOST_KINDS = tuple(HostKind)
+PAGE = Path(__file__).parents[2] / "docs" / "fixtures.md"
 numpy_ways = pytest.mark.parametrize("way", ["asarray", "from_dlpack", "frombuffer"])
 
 
@@ -145,11 +148,10 @@ def test_torch_by_the_array_interface(arena: Arena, torch: Any, kind: str, peek:
         assert peek(buffer.memory) == b"\7" * SIZE
 
 
-@all_of_gpu
-def test_torch_by_dlpack(arena: Arena, torch: Any, kind: str, peek: Any) -> None:
+@pytest.mark.parametrize("kind", DeviceKind)
+def test_torch_by_dlpack(arena: Arena, torch: Any, kind: DeviceKind, peek: Any) -> None:
     with of_gpu(arena, kind) as buffer:
-        wish = {"device": "cuda:0"} if kind in ("mapped", "managed") else {}
-        tensor = torch.from_dlpack(buffer, **wish)
+        tensor = torch.from_dlpack(buffer)
         assert (tensor.nbytes, tensor.data_ptr()) == (SIZE, buffer.address)
         assert (str(tensor.device), tensor.dtype) == ("cuda:0", torch.uint8)
         tensor.fill_(7)
@@ -179,3 +181,15 @@ def test_tensors_give_gpu_memory_back(
     assert driver.free_memory_bytes(context) <= before - 2**30
     del tensor
     assert driver.free_memory_bytes(context) == before
+
+
+def test_the_examples_of_the_page_are_true(
+    driver: Driver, torch: Any, cupy: Any, numpy: Any, pytester: pytest.Pytester,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (example,) = (text for text in examples if "importorskip" in text)
+    pytester.makepyfile(example)
+    installed = request.config.pluginmanager.has_plugin("gpuxfer")
+    result = pytester.runpytest_inprocess(*(() if installed else ("-p", "pytest_gpuxfer.plugin")))
+    result.assert_outcomes(passed=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin.conftest import PAIR, Run
+from tests.plugin.conftest import ONE, PAIR, Run
 
 
 def the_one_line(result: pytest.RunResult) -> str:
@@ -74,7 +74,7 @@ def test_ini_names_the_profile(pytester: pytest.Pytester) -> None:
 
 def test_ini_names_the_record_folder(suites: Run, pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ngpuxfer_out = from-ini\n")
-    suites("-k", "host_relay/gpu0-gpu1")
+    suites("-k", "host_relay/gpu0-gpu1/128MiB")
     assert len(list(pytester.path.glob("from-ini/dgx-a100-*.jsonl"))) == 1
 
 
@@ -82,7 +82,7 @@ def test_ini_makes_degraded_fail_and_the_option_wins(
     suites: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makeini("[pytest]\ngpuxfer_degraded = fail\n")
-    chosen = ("--gpuxfer-fault=link-down:gpu1/link7", "-k", "peer_copy.write/gpu0-gpu1")
+    chosen = ("--gpuxfer-fault=link-down:gpu1/link7", "-k", ONE)
     assert suites(*chosen).ret == 1
     assert suites("--gpuxfer-degraded=pass", *chosen).ret == 0
 

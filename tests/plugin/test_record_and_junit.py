@@ -12,8 +12,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pytest_gpuxfer.cli import main
 from pytest_gpuxfer.report.records import SCHEMA_FILE, Line, Writer, read
-from tests.plugin.conftest import PAIR, Run
+from tests.plugin.conftest import CELLS, ONE, PAIR, PAIR_CELLS, Run
 
 Find = Callable[[], Path]
 
@@ -27,7 +28,7 @@ def test_record_is_valid_and_judged_again_says_the_same(suites: Run, record_file
         validator.validate(json.loads(text))
     record = read(record_file())
     assert record.broken is None
-    assert len(record.cells) == 25
+    assert len(record.cells) == PAIR_CELLS + 16
     assert {line.verdict.outcome for line in record.cells} == {"pass", "fail"}
     for line in record.cells:
         assert line.judge_again() == line.verdict, line.cell
@@ -39,13 +40,14 @@ def test_record_says_what_was_expected_selected_and_judged(suites: Run, record_f
     header, end = record.header, record.end
     assert header.simulated == "dgx-a100"
     assert header.faults == ("link-down:gpu5/link1",)
-    assert len(header.expected) == 593
-    assert header.selected == 9
+    assert len(header.expected) == CELLS
+    assert header.selected == PAIR_CELLS
     assert header.profile is not None
     assert all(limit.location.line > 0 for limit in header.profile.limits)
     assert end is not None
-    assert (end.exit_status, end.expected, end.selected, end.judged) == (0, 593, 9, 9)
-    assert end.counts == {"pass": 9}
+    assert (end.exit_status, end.expected) == (0, CELLS)
+    assert end.selected == end.judged == PAIR_CELLS
+    assert end.counts == {"pass": PAIR_CELLS}
 
 
 def test_a_cell_pulls_what_its_limit_rests_on(
@@ -57,7 +59,7 @@ def test_a_cell_pulls_what_its_limit_rests_on(
         "  - check: peer_copy\n    floor: 3x host_relay\n    sizes: 64 MiB to 1 GiB\n"
         "    source: {kind: derived, where: what peer access is for}\n"
     )
-    chosen = ("-k", "peer_copy.write/gpu0-gpu1", "--gpuxfer-out=out")
+    chosen = ("-k", ONE, "--gpuxfer-out=out")
     result = suites(*chosen, profile="./site.yaml")
     assert result.ret == 0
     record = read(record_file())
@@ -105,12 +107,26 @@ def test_disk_that_fills_up_costs_the_record_and_is_not_green(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Writer, "write", write)
-    result = suites("-k", "host_relay/gpu0-gpu1", "--gpuxfer-out=out")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.assert_outcomes(passed=1, deselected=592)
+    result = suites("-k", "host_relay/gpu0-gpu1/128MiB", "--gpuxfer-out=out")
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.assert_outcomes(passed=1, deselected=CELLS - 1)
     result.stdout.fnmatch_lines(
         [
-            "record: *.jsonl is not complete: No space left on device; make room*",
-            "SIMULATED 1 pass; exit status 4",
+            "record: *.jsonl ends before the run does: No space left on device; make room*",
+            "SIMULATED 1 pass; exit status 3",
         ]
     )
+
+
+def test_a_record_of_the_suites_predicts_and_is_judged_again(
+    suites: Run, record_file: Find, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites("-k", "gpu0-gpu1/ and (peer_copy.write or host_relay)", "--gpuxfer-out=out")
+    capsys.readouterr()
+    assert main(["predict", str(record_file()), "--size", "300 MiB", "--pair", "0,1"]) == 0
+    title, fastest, *_ = capsys.readouterr().out.splitlines()
+    assert title.startswith("300 MiB from gpu0 to gpu1 on dgx-a100 (SIMULATED, ")
+    assert "peer_copy.write" in fastest
+    assert "start-up 2." in fastest
+    assert main(["judge", str(record_file())]) == 0
+    assert "recorded as" not in capsys.readouterr().out

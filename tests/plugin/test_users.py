@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from pytest_gpuxfer import fixtures
+from pytest_gpuxfer.instruments import Transfer
 from pytest_gpuxfer.model.cell import Cell
 from pytest_gpuxfer.model.measurement import Measurement
 from pytest_gpuxfer.transfer.bench import Bench
 
 SIMULATED = ("--gpuxfer-sim=dgx-a100",)
 JUDGED = (*SIMULATED, "--gpuxfer-hw=a100-nvlink")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "fixtures.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 RING = """
 def test_ring(gpu_pair, transfer, thresholds):
@@ -142,39 +150,31 @@ def test_every_way_to_move_bytes_has_its_call(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*unified_copy.write.disjoint-pairs/all/32MiB 4*"])
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("host_to_device(gpu, size='512')", "'512' is no size: the unit is missing*"),
-        ("host_to_device(gpu, size='0 MiB')", "a size of 0 is nothing to measure*"),
-        (
-            "host_to_device(gpu, size='20 B')",
-            "host_to_device moves multiples of 16 B, and this is 20 B",
-        ),
-        (
-            "host_to_device(gpu, memory='vmm')",
-            "there is no check host_to_device.vmm; there are host_to_device, *.pageable*",
-        ),
-        (
-            "host_to_device(gpu, memory='fast')",
-            "'host_to_device.fast' is no check: 'fast' is no engine, initiator, memory*",
-        ),
-        ("peer_copy(gpu)", "peer_copy.write is not measured at gpu0, but at gpu0-gpu1 and*"),
-        ("peer_copy((gpu, gpu))", "peer_copy.write is not measured at gpu0-gpu0, but*"),
-        ("managed(gpu, '300 MiB')", "managed.read/gpu0/300MiB: cannot allocate: 300 MiB of*"),
-        ("measure('fly/gpu0/1MiB')", "'fly' is no way to move bytes; there are local_copy,*"),
-        ("measure('local_copy/gpu0')", "local_copy moves multiples of 16 B, and this is no size"),
-        ("measure('local_copy')", "'local_copy' is no cell id; write check/place or*"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_line(
-    pytester: pytest.Pytester, call: str, words: str
-) -> None:
-    pytester.makepyfile(f"def test(gpu, transfer): transfer.{call}")
+NO_SUCH_CALLS = {
+    "host_to_device(gpu, size='512')": "'512' is no size: the unit is missing*",
+    "host_to_device(gpu, size='0 MiB')": "a size of 0 is nothing to measure*",
+    "host_to_device(gpu, size='20 B')": "host_to_device moves multiples of 16 B, and this is 20 B",
+    "host_to_device(gpu, memory='vmm')": "there is no check host_to_device.vmm; there are *page*",
+    "host_to_device(gpu, memory='fast')": "'host_to_device.fast' is no check: 'fast' is no*",
+    "peer_copy(gpu)": "peer_copy.write is not measured at gpu0, but at gpu0-gpu1 and*",
+    "peer_copy((gpu, gpu))": "peer_copy.write is not measured at gpu0-gpu0, but*",
+    "managed(gpu, '300 MiB')": "managed.read/gpu0/300MiB: cannot allocate: 300 MiB of*",
+    "measure('fly/gpu0/1MiB')": "'fly' is no way to move bytes; there are local_copy,*",
+    "measure('local_copy/gpu0')": "local_copy moves multiples of 16 B, and this is no size",
+    "measure('local_copy')": "'local_copy' is no cell id; write check/place or*",
+}
+
+
+def test_what_cannot_be_measured_is_one_line(pytester: pytest.Pytester) -> None:
+    tests = [
+        f"def test_{n}(gpu, transfer): transfer.{call}" for n, call in enumerate(NO_SUCH_CALLS)
+    ]
+    pytester.makepyfile("\n\n".join(tests))
     result = pytester.runpytest_inprocess(*SIMULATED, "-k", "gpu0")
-    result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(["*_ test[[]gpu0] _*", words, "*short test summary*"])
-    result.stdout.no_fnmatch_line("*Error*")
+    result.assert_outcomes(failed=len(tests), deselected=7 * len(tests))
+    result.stdout.fnmatch_lines_random(list(NO_SUCH_CALLS.values()))
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*transfer.*")  # nobody's source is shown
 
 
 def test_simulated_is_said_where_there_is_no_profile(pytester: pytest.Pytester) -> None:
@@ -394,3 +394,21 @@ def test_a_test_of_ones_own_samples_until_clear_of_the_floor(
     pytester.runpytest_inprocess(*JUDGED, "-k", "gpu0-gpu1")
     assert asked
     assert None not in asked
+
+
+@pytest.mark.parametrize("example", [text for text in EXAMPLES if "importorskip" not in text])
+def test_the_examples_of_the_page_are_true(pytester: pytest.Pytester, example: str) -> None:
+    pytester.makepyfile(example)
+    of_two_gpus = "gpu0-gpu1 or not gpu or (gpu1 and not gpu1-) or all_at_once or marked or sizes"
+    result = pytester.runpytest_inprocess(*JUDGED, "-k", of_two_gpus)
+    outcomes = result.parseoutcomes()
+    assert outcomes.pop("passed") >= example.count("def test_")
+    assert set(outcomes) <= {"deselected"}
+
+
+def test_the_page_has_every_fixture_and_every_call() -> None:
+    calls = [name for name in vars(Transfer) if not name.startswith("_") and name != "close"]
+    for name in ("topology", "gpu", "peer_access", "transfer", "thresholds", "path_audit", *calls):
+        assert re.search(rf"^\| .*`{name}[`(]", PAGE, re.MULTILINE), name
+    for name in vars(fixtures):
+        assert not name.endswith("_buffer") or name.startswith("_") or f"| `{name}` |" in PAGE

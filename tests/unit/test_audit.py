@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuxfer.audit import GpuTraffic, Traffic, UncertainBytes, UnknownTrafficError
-from pytest_gpuxfer.audit.recorder import PcieMeter, Recorder, gap_limit_ns, nvlink_amounts
+from pytest_gpuxfer.audit.recorder import (
+    PcieMeter,
+    Recorder,
+    line_rate_bytes_per_s,
+    nvlink_amounts,
+)
 from pytest_gpuxfer.audit.summary import live_line, table
 from pytest_gpuxfer.hardware.telemetry import NvlinkBytes, PcieBytes
 from pytest_gpuxfer.model.machine import PcieLink
@@ -23,6 +28,8 @@ MS = 10**6
 LIMIT_NS = 68 * MS
 UNKNOWN = UncertainBytes("nobody counted")
 GEN5 = PcieLink(1, 16, 5, 16)
+WRAP = 2**32
+RATE = 63e9
 
 
 def gpu(sent: Any = 0, received: Any = 0, pcie: Any = 0) -> GpuTraffic:
@@ -157,7 +164,7 @@ def test_mistaken_places_are_told() -> None:
 
 
 def metered(*readings: tuple[int, PcieBytes | Unknown]) -> PcieMeter:
-    meter = PcieMeter(LIMIT_NS)
+    meter = PcieMeter(RATE)
     for at_ms, reading in readings:
         meter.add(reading, at_ms * MS, at_ms * MS)
     return meter
@@ -172,15 +179,41 @@ def test_wrapped_counters_are_added_up() -> None:
     assert meter.longest_gap_ns == 10 * MS
 
 
-def test_a_gap_that_could_hide_a_wrap_makes_it_unknown_for_good() -> None:
+def test_a_gap_that_could_hide_a_wrap_leaves_bounds_for_good() -> None:
     meter = metered(*((at_ms, PcieBytes(at_ms, 0)) for at_ms in (0, 67, 187, 190)))
     sent, _ = meter.amounts()
-    assert str(sent) == ("unknown (sampling gap of 120 ms; the counter may wrap within 68 ms)")
+    assert isinstance(sent, UncertainBytes)
+    assert (sent.at_least_bytes, sent.at_most_bytes) == (190, 190 + WRAP)
+    assert sent.reason.startswith(
+        "sampling gap of 120 ms, and the counter may wrap within 68 ms: between 190 B and 4.29 GB"
+    )
+
+
+def test_a_wrap_that_the_link_is_too_slow_for_is_no_doubt() -> None:
+    """In 70 ms it moves 4.41 GB: 0.2 GB seen may not be 4.49 GB, 0.1 GB may be 4.39 GB."""
+    seen, other = metered((0, PcieBytes(0, 0)), (70, PcieBytes(200_000_000, 100_000_000))).amounts()
+    assert seen == 200_000_000
+    assert isinstance(other, UncertainBytes)
+
+
+@given(st.lists(st.tuples(st.integers(1, 400), st.floats(0, 1)), max_size=20))
+def test_what_was_sent_is_within_the_bounds(steps: list[tuple[int, float]]) -> None:
+    at_ms, sent = 0, 0
+    readings = [(0, PcieBytes(0, 0))]
+    for gap_ms, load in steps:
+        at_ms += gap_ms
+        sent += int(gap_ms * MS * RATE / 1e9 * load)
+        readings.append((at_ms, PcieBytes(sent % WRAP, 0)))
+    amount = metered(*readings).amounts()[0]
+    if isinstance(amount, UncertainBytes):
+        assert amount.at_least_bytes <= sent <= amount.at_most_bytes
+    else:
+        assert amount == sent
 
 
 def test_a_gap_counts_from_before_one_reading_to_after_the_next() -> None:
     """When between the two ends of its call a counter was read, nobody tells."""
-    meter = PcieMeter(LIMIT_NS)
+    meter = PcieMeter(RATE)
     meter.add(PcieBytes(0, 0), 0, 30 * MS)
     meter.add(PcieBytes(1, 1), 40 * MS, 70 * MS)
     assert isinstance(meter.amounts()[0], UncertainBytes)
@@ -193,10 +226,10 @@ def test_a_reading_that_fails_costs_only_the_gap_unless_it_is_the_first_or_last(
         assert str(metered(*readings).amounts()[1]) == "unknown (GPU is lost)"
 
 
-def test_the_gap_limit_is_the_time_to_wrap_at_the_best_rate_of_the_link() -> None:
-    assert gap_limit_ns(GEN5) == pytest.approx(68.2 * MS, rel=0.01)
+def test_the_line_rate_is_the_links_best_or_the_best_there_is() -> None:
+    assert line_rate_bytes_per_s(GEN5) == pytest.approx(63e9, rel=0.01)
     unread = Unknown("hidden")
-    assert gap_limit_ns(PcieLink(1, 16, unread, unread)) < gap_limit_ns(GEN5)
+    assert line_rate_bytes_per_s(PcieLink(1, 16, unread, unread)) > line_rate_bytes_per_s(GEN5)
 
 
 def test_nvlink_amounts_need_both_readings_and_no_reset() -> None:
@@ -228,12 +261,11 @@ def test_a_recorder_tells_the_links_apart() -> None:
 
 def test_the_summary_has_a_row_a_gpu_the_certain_pairs_and_each_reason_once() -> None:
     lines = table([gpu(7_000_000, 0, 5 * 10**9), gpu(0, 7_000_000, UNKNOWN)], 10 * MS)
-    text = "\n".join(lines)
     assert lines[1].split() == ["gpu0", "0000:1b:00.0", "H200", "7.00", "MB", "0", "B",
                                 "5.00", "GB", "5.00", "GB"]  # fmt: skip
     assert lines[2].split()[-2:] == ["unknown", "unknown"]
     assert "gpu0 -> gpu1: 7.00 MB over NVLink" in lines
-    assert text.count("gpu1 PCIe unknown: nobody counted") == 1
+    assert "gpu1 PCIe sent unknown: nobody counted" in lines
     assert lines[-1] == "PCIe read every 10 ms, longest gap 12 ms; 68 ms could hide a wrap."
 
 
@@ -242,3 +274,16 @@ def test_the_live_line_names_who_moves() -> None:
     assert live_line(3e9, [still, still], [still, still], second) == "3.00 s  all still"
     moved = live_line(3e9, [gpu(10**9), still], [gpu(3 * 10**9, 0, UNKNOWN), still], second)
     assert moved == "3.00 s  gpu0 NVLink 2.00/0.00 PCIe ?/? GB/s"
+
+
+def test_the_live_line_goes_on_after_a_gap() -> None:
+    before, after = (UncertainBytes("gap", n * 10**9, n * 10**9 + WRAP) for n in (1, 4))
+    wider = UncertainBytes("gap", 4 * 10**9, 4 * 10**9 + 2 * WRAP)
+    words = live_line(2e9, [gpu(0, 0, before)], [gpu(0, 0, after)], 10**9)
+    assert words == "2.00 s  gpu0 NVLink 0.00/0.00 PCIe 3.00/3.00 GB/s"
+    assert "?/?" in live_line(2e9, [gpu(0, 0, before)], [gpu(0, 0, wider)], 10**9)
+
+
+def test_the_summary_gives_the_bounds_of_what_is_uncertain() -> None:
+    row = table([gpu(0, 0, UncertainBytes("gap", 10**9, 5 * 10**9))], 10 * MS)[1]
+    assert row.endswith("1.00 GB to 5.00 GB  1.00 GB to 5.00 GB")

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuxfer import profiles
 from pytest_gpuxfer.profiles import ProfileError, grammar, limits
+from pytest_gpuxfer.transfer import methods
 
 TEXT = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
@@ -34,6 +35,12 @@ def test_a_key_is_explained(key: str) -> None:
 @pytest.mark.parametrize("name", profiles.shipped())
 def test_a_shipped_profile_is_listed(name: str) -> None:
     assert f"| `{name}` |" in TEXT
+
+
+@pytest.mark.parametrize("method", [method.name for method in methods.ALL])
+def test_a_method_is_explained(method: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert f"`{method}" in page
 
 
 # Each message of the page, and the slip in a sound file that brings it about.

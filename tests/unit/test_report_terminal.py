@@ -150,6 +150,14 @@ def test_what_is_well_is_one_line_a_check() -> None:
     )
 
 
+def test_copies_that_the_driver_refused_are_said_to_be_so() -> None:
+    unmapped = replace(CONTROL, memory="pool")
+    line = copy(0, 1, 1e9, check=unmapped, samples=(), signals=(), refusal="CUDA_ERROR_T (1)")
+    assert summary_lines(record(line))[0] == (
+        "peer_copy.write.pool.no-access 64 MiB: 1 pass, refused"
+    )
+
+
 def test_one_red_cell_brings_the_matrix_of_its_check() -> None:
     cells = [copy(a, b, rate, check=PULLED) for a, b, rate in ((0, 1, 20e9), (1, 0, 90e9))]
     assert summary_lines(record(*cells))[1:5] == text(

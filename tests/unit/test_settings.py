@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytest_gpuxfer.settings import Settings, SettingsError, read_settings
@@ -14,7 +16,8 @@ def settings(pytester: pytest.Pytester, *options: str) -> Settings:
 def test_without_options_nothing_is_asked(pytester: pytest.Pytester) -> None:
     assert settings(pytester) == Settings(
         hardware=None, simulated=None, faults=(), out=None, gpus=None, degraded_fails=False,
-        judges=True, prints_only=False, distributed=False,
+        isolate=None, deadline_ns=None, lock=Path("/tmp"), judges=True, prints_only=False,
+        distributed=False,
     )  # fmt: skip
     assert not settings(pytester).asked
 

@@ -28,8 +28,7 @@ def open_machine(name: str, faults: tuple[str, ...]) -> Hardware:
 
     A fault without its place gets the default one, and `Hardware.faults` says so.
     """
-    machine = load_machine(name)
-    defects, placed = inflict(faults, machine)
+    machine, defects, placed = inflict(faults, load_machine(name))
     node = Node(name, machine, defects)
     none = Unknown("a simulated machine has none")
     host = HostFacts(name, none, none, none, none, none)

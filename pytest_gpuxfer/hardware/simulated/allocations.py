@@ -25,12 +25,12 @@ class Allocations(Process):
 
     def supports(self, ordinal: int, feature: Feature) -> bool:
         self._check_device("cuDeviceGetAttribute", ordinal)
-        return feature in self._node.machine.gpu.features
+        return feature in self._node.machine.kind_of(ordinal).features
 
     def free_memory_bytes(self, context: Context) -> int:
         ordinal = self._enter("cuMemGetInfo", context).ordinal
         used = self._node.used_bytes[ordinal] + self._space.managed_bytes(ordinal)
-        return int(self._node.machine.gpu.memory) - used
+        return int(self._node.machine.kind_of(ordinal).memory) - used
 
     def allocate_device(
         self, context: Context, size_bytes: int, kind: DeviceKind = DeviceKind.MALLOC
@@ -41,7 +41,8 @@ class Allocations(Process):
             fail(call, 801)
         if size_bytes <= 0:
             fail(call, 1)
-        if self._node.used_bytes[state.ordinal] + size_bytes > self._node.machine.gpu.memory:
+        memory_bytes = self._node.machine.kind_of(state.ordinal).memory
+        if self._node.used_bytes[state.ordinal] + size_bytes > memory_bytes:
             fail(call, 2)
         memory = self._space.allocate(size_bytes, state.ordinal, kind).memory
         state.memories.add(memory)

@@ -8,9 +8,12 @@ from typing import Final
 
 from pytest_gpuxfer.hardware.driver import Comparison, Context, DeviceKind, Feature, Memory, Stream
 from pytest_gpuxfer.hardware.simulated.allocations import Allocations
+from pytest_gpuxfer.hardware.simulated.defects import Damage, Trouble
 from pytest_gpuxfer.hardware.simulated.engine import Operation, Queue
 from pytest_gpuxfer.hardware.simulated.errors import fail
 from pytest_gpuxfer.hardware.simulated.memory import Allocation, Managed, WordMap
+from pytest_gpuxfer.hardware.simulated.process import ContextState
+from pytest_gpuxfer.hardware.simulated.trouble import befall_call, endless
 from pytest_gpuxfer.hardware.simulated.wiring import HOST_RATE_BYTES_PER_S, Route
 from pytest_gpuxfer.model.pattern import WORD_BYTES, Pattern
 from pytest_gpuxfer.model.units import MIB, NS_PER_S
@@ -88,6 +91,8 @@ class Copies(Allocations):
         route = self._route(call, issuer, (target, origin), places)
         ends = (target.words, target_start), (origin.words, origin_start)
         arrive = partial(self._arrive, route, *ends, size_bytes // WORD_BYTES)
+        if self._befallen(route, stream):
+            return
         if route.staged:
             self._stage(route, size_bytes, stream, arrive)
             return
@@ -95,13 +100,30 @@ class Copies(Allocations):
         if target.is_pageable or origin.is_pageable:
             self._node.timeline.run_until(stream.handle)
 
+    def _befallen(self, route: Route, stream: Stream) -> bool:
+        """Whether a copy met trouble instead of being enqueued. The driver's staging meets none."""
+        troubles = self._node.defects.troubles.get(route.gpus)
+        if not troubles or route.staged:
+            return False
+        befall_call(troubles)
+        if Trouble.STICKY_ERROR in troubles:
+            state: ContextState = stream.context.handle
+            self._enqueue(stream, Operation(route.gpus, partial(self._fault, state)))
+        elif Trouble.COPY_HANGS in troubles:
+            self._enqueue(stream, endless(route.gpus))
+        else:
+            return False
+        return True
+
     def _arrive(self, route: Route, target: _Place, origin: _Place, words: int, _: float) -> None:
         """What a copy leaves at its end."""
         (written, start), (read, read_start) = target, origin
+        if Damage.DROPPED in route.damage:
+            return
         written.copy(start, read, read_start, words)
-        if route.flips_bits and words:
-            at = start + self._node.random.randrange(words)
-            written.fill(at, 1, written.word(at) ^ 1 << self._node.random.randrange(64))
+        if Damage.STALE in route.damage:
+            self._node.spoiler.delay(route.gpus, written, start, words)
+        self._node.spoiler.spoil(route.damage, written, start, words)
 
     def _stage(
         self, route: Route, size_bytes: int, stream: Stream, arrive: Callable[[float], None]

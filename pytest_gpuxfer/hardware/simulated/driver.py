@@ -52,19 +52,25 @@ class SimulatedDriver(Kernels):
         return DriverVersion(self._node.machine.cuda, "simulated")
 
     def devices(self) -> Sequence[DeviceInfo]:
-        gpu = self._node.machine.gpu
+        if self._node.defects.fabric_not_ready:
+            fail("cuInit", 802)
+        machine = self._node.machine
         return [
-            DeviceInfo(ordinal, uuid, slot.pci_address, gpu.name, int(gpu.memory))
-            for ordinal, (uuid, slot) in enumerate(
-                zip(self._node.uuids, self._node.machine.gpus, strict=True)
+            DeviceInfo(
+                ordinal, uuid, machine.gpus[ordinal].pci_address, kind.name, int(kind.memory)
             )
+            for ordinal, uuid in enumerate(self._node.uuids)
+            if (kind := machine.kind_of(ordinal))
         ]
 
     # Contexts
 
     def retain_context(self, ordinal: int) -> Context:
+        call = "cuDevicePrimaryCtxRetain"
         self._node.spend(CALL_NS)
-        self._check_device("cuDevicePrimaryCtxRetain", ordinal)
+        self._check_device(call, ordinal)
+        if self._node.defects.driver_gone:
+            fail(call, 100)
         state = self._contexts.get(ordinal)
         if state is None:
             state = self._contexts[ordinal] = ContextState(ordinal)
@@ -170,7 +176,9 @@ class SimulatedDriver(Kernels):
             fail(call, 101)
         if peer.ordinal in state.peers:
             return Access.ALREADY_ENABLED
-        if not self._node.wiring.access_offered(state.ordinal, peer.ordinal):
+        pair = (state.ordinal, peer.ordinal)
+        denied = pair in self._node.defects.unsupported_pairs
+        if denied or not self._node.wiring.access_offered(*pair):
             return Access.UNSUPPORTED
         if len(state.peers) >= self._node.machine.max_peers:
             return Access.TOO_MANY_PEERS

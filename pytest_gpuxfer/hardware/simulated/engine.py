@@ -16,6 +16,7 @@ from typing import Final
 Lane = tuple[str, int]  # a link's direction and its GPU
 
 _READ_NS: Final = 25.0
+_COLLAPSED: Final = 0.07  # of one flow's rate, as behind a PCIe switch with posted writes
 
 
 class VirtualClock:
@@ -109,6 +110,7 @@ class Traffic:
     demand: float = 1.0
     opposite: tuple[Lane, ...] = ()
     opposed_speed: float = 1.0
+    collapses: bool = False  # while another one that does so runs between two other GPUs
 
 
 @dataclass(slots=True, eq=False)
@@ -254,6 +256,7 @@ class Timeline:
         for operation in self._moving:
             for lane in operation.traffic.lanes:
                 demands[lane] = demands.get(lane, 0.0) + operation.traffic.demand
+        writers = [moving for moving in self._moving if moving.traffic.collapses]
         for operation in self._moving:
             operation.left_ns -= (moment_ns - operation.since_ns) * operation.speed
             operation.since_ns = moment_ns
@@ -262,3 +265,10 @@ class Timeline:
             opposed = any(lane in demands for lane in traffic.opposite)
             alone = traffic.opposed_speed if opposed else 1.0
             operation.speed = alone / max(1.0, crowd)
+            if any(_apart(operation, writer) for writer in writers):
+                operation.speed *= _COLLAPSED
+
+
+def _apart(operation: Operation, other: Operation) -> bool:
+    """Whether both collapse beside each other: they have no GPU in common."""
+    return operation.traffic.collapses and not set(operation.gpus) & set(other.gpus)

@@ -17,11 +17,13 @@ from pytest_gpuxfer.hardware.driver import (
     WriteChain,
 )
 from pytest_gpuxfer.hardware.simulated.copies import Copies
+from pytest_gpuxfer.hardware.simulated.defects import Damage, Trouble
 from pytest_gpuxfer.hardware.simulated.engine import Meeting, Operation
 from pytest_gpuxfer.hardware.simulated.errors import fail
 from pytest_gpuxfer.hardware.simulated.memory import LINE_WORDS, Allocation, Chain
 from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.simulated.process import ContextState
+from pytest_gpuxfer.hardware.simulated.trouble import endless
 from pytest_gpuxfer.model.pattern import WORD_BYTES
 
 _CALL: Final = "cuLaunchKernel"
@@ -44,6 +46,9 @@ class Kernels(Copies):
             fault = Operation((state.ordinal,), partial(self._fault, state))
             self._enqueue(stream, fault)
             return
+        if self._hangs(state.ordinal, touched):
+            self._enqueue(stream, endless((state.ordinal,)))
+            return
         for (allocation, start), memory in zip(touched, _memories(kernel), strict=True):
             self._bring(allocation, start, memory.size_bytes, state.ordinal, stream, by_faults=True)
         match kernel:
@@ -60,6 +65,15 @@ class Kernels(Copies):
             case AtomicAdd():
                 self._add(kernel, state.ordinal, *touched[0], stream)
 
+    def _hangs(self, gpu: int, touched: list[tuple[Allocation, int]]) -> bool:
+        """Whether a kernel reaches for a peer whose memory it never hears of."""
+        troubles = self._node.defects.troubles
+        return bool(troubles) and any(
+            Trouble.KERNEL_HANGS in troubles.get((gpu, owner), ())
+            for owner in (allocation.memory.ordinal for allocation, _ in touched)
+            if owner is not None
+        )
+
     def _fill(
         self, kernel: Fill, gpu: int, allocation: Allocation, start: int, stream: Stream
     ) -> None:
@@ -69,7 +83,11 @@ class Kernels(Copies):
         )
 
         def store(_: float) -> None:
-            allocation.words.fill(start, size_bytes // WORD_BYTES, kernel.content)
+            if Damage.DROPPED in route.damage:
+                return
+            words = size_bytes // WORD_BYTES
+            allocation.words.fill(start, words, kernel.content)
+            self._node.spoiler.spoil(route.damage, allocation.words, start, words)
 
         self._run(route, size_bytes, stream, store)
 
@@ -129,12 +147,13 @@ class Kernels(Copies):
         self, kernel: Handshake, gpu: int, own: Allocation, start: int, stream: Stream
     ) -> None:
         peer = kernel.peer.ordinal
+        assert peer is not None
         one_way_ns = self._node.wiring.latency_ns(gpu, peer)
         meeting = Meeting(kernel.limit_ns, max(1, kernel.rounds) * 2 * one_way_ns)
         partner = self._waiting.pop((kernel.peer.address, kernel.own.address), None)
         if partner is None:
             self._waiting[kernel.own.address, kernel.peer.address] = meeting
-        else:
+        elif not any(map(self._node.wiring.loses_writes, (gpu, peer), (peer, gpu))):
             meeting.partner, partner.partner = partner, meeting
 
         def leave(_: float) -> None:
@@ -149,7 +168,13 @@ class Kernels(Copies):
     ) -> None:
         """A link without atomic operations loses them, as PCIe between GPUs does."""
         owner = self._place(allocation, start)
-        carried = owner in (None, gpu) or self._node.machine.nvlink.atomics
+        carried = (
+            owner is None
+            or owner == gpu
+            or (
+                self._node.machine.nvlink.atomics and not self._node.wiring.loses_writes(gpu, owner)
+            )
+        )
 
         def add(_: float) -> None:
             if carried:

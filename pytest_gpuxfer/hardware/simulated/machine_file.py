@@ -64,6 +64,7 @@ class GpuSlot(_Strict, frozen=True):
     pci_address: str
     numa_node: int
     pcie_switch: int
+    gpu: GpuKind | None = None  # where it is not what the others are
 
 
 class Nvlink(_Strict, frozen=True):
@@ -134,6 +135,20 @@ class MachineFile(_Strict, frozen=True):
     staged: Timing
     local: Local
     managed: Managed
+
+    def kind_of(self, gpu: int) -> GpuKind:
+        """What the GPU of that number is."""
+        return self.gpus[gpu].gpu or self.gpu
+
+    def with_kind(self, gpu: int, kind: GpuKind) -> MachineFile:
+        """The same machine with another GPU there."""
+        slots = list(self.gpus)
+        slots[gpu] = msgspec.structs.replace(slots[gpu], gpu=kind)
+        return msgspec.structs.replace(self, gpus=tuple(slots))
+
+    def without(self, gpu: int) -> MachineFile:
+        """The same machine with that GPU gone; those behind it move up."""
+        return msgspec.structs.replace(self, gpus=self.gpus[:gpu] + self.gpus[gpu + 1 :])
 
 
 def machine_names() -> tuple[str, ...]:

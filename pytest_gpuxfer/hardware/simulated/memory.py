@@ -92,6 +92,10 @@ class WordMap:
         for low, high, content in pieces:
             self._write(low - shift, high - shift, _shifted(content, shift))
 
+    def same_as(self, other: WordMap) -> bool:
+        """Whether both hold the same words."""
+        return self._contents == other._contents and self._starts == other._starts
+
     def pieces(self, start: int, end: int) -> Iterator[tuple[int, int, Content]]:
         """The intervals of [start, end): their start, end and content."""
         at = bisect_right(self._starts, start) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pytest_gpuxfer.hardware.simulated.defects import Counters
 from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.telemetry import GpuIdentity, GpuStatus, NvlinkBytes, PcieBytes
 from pytest_gpuxfer.model.machine import NvlinkPort, PcieLink
@@ -13,6 +14,8 @@ from pytest_gpuxfer.model.unknown import Unknown
 
 _CALL_NS: Final = 50_000.0
 _TRICKLE_BYTES_PER_NS: Final = 1e-3  # over PCIe, while nothing is copied
+_OTHERS_BYTES_PER_NS: Final = 20.0  # over NVLink, by another process
+_NOT_SUPPORTED: Final = Unknown("NVML: Not Supported")
 _WAYS: Final = ("out", "in")
 
 
@@ -28,8 +31,8 @@ class SimulatedTelemetry:
     def gpus(self) -> Sequence[GpuIdentity] | Unknown:
         machine = self._node.machine
         return [
-            GpuIdentity(uuid, slot.pci_address, machine.gpu.name)
-            for uuid, slot in zip(self._node.uuids, machine.gpus, strict=True)
+            GpuIdentity(uuid, slot.pci_address, machine.kind_of(ordinal).name)
+            for ordinal, (uuid, slot) in enumerate(zip(self._node.uuids, machine.gpus, strict=True))
         ]
 
     def nvlinks(self, uuid: str) -> tuple[NvlinkPort, ...] | Unknown:
@@ -38,8 +41,14 @@ class SimulatedTelemetry:
 
     def nvlink_bytes(self, uuid: str) -> NvlinkBytes | Unknown:
         gpu = self._look(uuid)
+        defects = self._node.defects.counters.get(gpu, ())
+        if Counters.MISSING in defects:
+            return _NOT_SUPPORTED
+        others = self._node.clock.time_ns * _OTHERS_BYTES_PER_NS if Counters.MOVED in defects else 0
         # The hardware counts in KiB.
-        sent, received = (int(self._node.lane_bytes[f"nvlink {way}", gpu]) for way in _WAYS)
+        sent, received = (
+            int(self._node.lane_bytes[f"nvlink {way}", gpu] + others) for way in _WAYS
+        )
         return NvlinkBytes(sent // KIB * KIB, received // KIB * KIB)
 
     def pcie_bytes(self, uuid: str) -> PcieBytes | Unknown:
@@ -51,10 +60,8 @@ class SimulatedTelemetry:
         return PcieBytes(sent, received)
 
     def pcie_link(self, uuid: str) -> PcieLink:
-        gpu, pcie = self._look(uuid), self._node.machine.pcie
-        awake = self._node.timeline.awake(gpu)
-        generation = pcie.generation if awake else pcie.idle_generation
-        return PcieLink(generation, pcie.width, pcie.generation, pcie.width)
+        gpu = self._look(uuid)
+        return self._node.wiring.pcie_link(gpu, awake=self._node.timeline.awake(gpu))
 
     def common_ancestor(self, uuid: str, peer_uuid: str) -> str | Unknown:
         slots = self._node.machine.gpus
@@ -64,23 +71,32 @@ class SimulatedTelemetry:
         return "NODE" if slot.numa_node == peer.numa_node else "SYS"
 
     def fabric_state(self, uuid: str) -> str | Unknown:
-        self._look(uuid)
-        return self._node.machine.gpu.fabric
+        gpu = self._look(uuid)
+        return self._node.defects.fabric.get(gpu, self._node.machine.kind_of(gpu).fabric)
 
     def mig_enabled(self, uuid: str) -> bool | Unknown:
-        self._look(uuid)
-        return False
+        return self._look(uuid) in self._node.defects.mig
 
     def ecc_enabled(self, uuid: str) -> bool | Unknown:
-        self._look(uuid)
-        return self._node.machine.gpu.ecc
+        return self._node.machine.kind_of(self._look(uuid)).ecc
 
     def numa_node(self, uuid: str) -> int | Unknown:
         return self._node.machine.gpus[self._look(uuid)].numa_node
 
     def status(self, uuid: str) -> GpuStatus:
-        self._look(uuid)
-        return GpuStatus(throttle_reasons=(), other_processes=0)
+        gpu, node, defects = self._look(uuid), self._node, self._node.defects
+        links = node.machine.nvlink.links
+        return GpuStatus(
+            throttle_reasons=("hardware thermal slowdown",) if gpu in defects.throttled else (),
+            other_processes=int(gpu in defects.busy),
+            nvlink_errors=node.nvlink_errors[gpu] + node.wiring.flaps(gpu)
+            if links
+            else _NOT_SUPPORTED,
+            pcie_replays=node.pcie_replays[gpu],
+            xids=tuple(node.xids[gpu]),
+            remapped_rows=0 if node.machine.kind_of(gpu).ecc else _NOT_SUPPORTED,
+            confidential=defects.confidential,
+        )
 
     def _look(self, uuid: str) -> int:
         """The GPU of that UUID; looking takes its time."""
@@ -88,8 +104,9 @@ class SimulatedTelemetry:
         return self._node.uuids.index(uuid)
 
     def _port(self, gpu: int, link: int) -> NvlinkPort:
-        if not self._node.wiring.link_is_up(gpu, link):
+        part = self._node.wiring.link_part(gpu, link)
+        if not part:
             down = Unknown("the link is down")
             return NvlinkPort(link, False, down, down, down)
         nvlink = self._node.machine.nvlink
-        return NvlinkPort(link, True, float(nvlink.per_link), nvlink.generation, "switch")
+        return NvlinkPort(link, True, nvlink.per_link * part, nvlink.generation, "switch")
