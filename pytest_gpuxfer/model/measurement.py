@@ -159,6 +159,8 @@ class Health:
 
     concerns: tuple[str, ...] = ()  # "gpu3 throttled: hardware thermal slowdown", ...
     unread: tuple[str, ...] = ()
+    risen: tuple[str, ...] = ()  # "NVLink errors of gpu3 rose by 12", ...
+    xids: tuple[str, ...] = ()  # "Xid 74 on gpu3", ...: what the driver reported meanwhile
 
 
 class FailureKind(StrEnum):

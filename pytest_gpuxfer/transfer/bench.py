@@ -14,18 +14,19 @@ from pytest_gpuxfer.model.measurement import (
     AccessDirection,
     Failure,
     FailureKind,
-    Health,
     Integrity,
     Measurement,
     PathKind,
+    Signal,
 )
-from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.transfer import evidence, methods
 from pytest_gpuxfer.transfer.arena import Arena, CannotAllocateError
+from pytest_gpuxfer.transfer.health import HealthWatch
 from pytest_gpuxfer.transfer.machine_checks import MachineChecks
 from pytest_gpuxfer.transfer.methods.base import Route
 from pytest_gpuxfer.transfer.peer_access import PeerAccess
 from pytest_gpuxfer.transfer.sampling import PROBE_BYTES, Sampler
+from pytest_gpuxfer.transfer.staging import Staging
 from pytest_gpuxfer.transfer.waiting import HangError
 
 _INVALID_VALUE: Final = 1
@@ -41,6 +42,7 @@ class Bench:
         self.arena = Arena(hardware, machine)
         self.peer_access = PeerAccess(self.arena, machine)
         self._checks = MachineChecks(machine, self._telemetry, self.arena, self.peer_access)
+        self._staging = Staging(self.arena, self.peer_access)
         self._hung: set[int] = set()
 
     def measure(self, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
@@ -51,15 +53,15 @@ class Bench:
         Raises KeyError for a check or GPU that does not exist: that is the caller's mistake.
         """
         started_ns = self._clock.now_ns()
+        gpus = cell.place.gpus or tuple(range(len(self._machine.gpus)))
+        watch = HealthWatch(self._telemetry, [self._machine.gpus[gpu] for gpu in gpus])
         if hung := self._hung.intersection(cell.place.gpus):
             words = f"not tried: gpu{min(hung)} has hung before"
             measurement = Measurement(cell, failure=Failure(FailureKind.HANG, words))
         else:
             measurement = self._attempt(cell, decide_at_bytes_per_s)
-        health = self._health(cell.place.gpus or tuple(range(len(self._machine.gpus))))
-        return replace(
-            measurement, health=health, duration_ns=float(self._clock.now_ns() - started_ns)
-        )
+        duration_ns = float(self._clock.now_ns() - started_ns)
+        return replace(measurement, health=watch.health(), duration_ns=duration_ns)
 
     def close(self) -> None:
         """Put peer access back and free everything. A GPU that hung is left to process end."""
@@ -133,15 +135,26 @@ class Bench:
         )
         if not direct:
             return measurement
+        counted = counters.signal(flows, moved_bytes)
         return replace(
             measurement,
             traffic=counters.traffic(),
             signals=(
-                counters.signal(flows, moved_bytes),
+                counted,
                 evidence.access_signal(access),
                 evidence.enqueue_signal(probe),
+                *self._against_staging(measurement, counted),
             ),
         )
+
+    def _against_staging(self, measurement: Measurement, counted: Signal) -> list[Signal]:
+        """Further witnesses, where counters do not prove NVLink and access can be switched."""
+        cell, rates = measurement.cell, measurement.rates()
+        proven = counted.agrees_with == (PathKind.NVLINK,)
+        if proven or rates is None or not cell.check.access or not cell.place.is_pair:
+            return []
+        source, destination = cell.place.gpus
+        return self._staging.signals(source, destination, rates.median)
 
     def _counters(self, routes: Sequence[Route]) -> evidence.Counters:
         gpus = {gpu for route in routes for gpu in (route.source, route.destination)}
@@ -160,21 +173,6 @@ class Bench:
                 for side in switch(route.source, route.destination):
                     sides[side.mapper, side.owner] = side
         return tuple(sides.values())
-
-    def _health(self, gpus: tuple[int, ...]) -> Health:
-        concerns: list[str] = []
-        unread: list[str] = []
-        for gpu in (self._machine.gpus[index] for index in gpus):
-            status = self._telemetry.status(gpu.uuid)
-            if isinstance(status.throttle_reasons, Unknown):
-                unread.append(f"throttling of {gpu.label}: {status.throttle_reasons.reason}")
-            elif status.throttle_reasons:
-                concerns.append(f"{gpu.label} throttled: {', '.join(status.throttle_reasons)}")
-            if isinstance(status.other_processes, Unknown):
-                unread.append(f"other processes on {gpu.label}: {status.other_processes.reason}")
-            elif status.other_processes:
-                concerns.append(f"{gpu.label} is used by {status.other_processes} other processes")
-        return Health(tuple(concerns), tuple(unread))
 
 
 def _kind_of(error: DriverError) -> FailureKind:

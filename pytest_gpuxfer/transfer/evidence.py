@@ -35,6 +35,8 @@ class Counters:
     def __init__(self, telemetry: Telemetry, machine: Machine, gpus: Sequence[int]) -> None:
         self._telemetry = telemetry
         self._uuids = {gpu: machine.gpus[gpu].uuid for gpu in gpus}
+        found = [machine.gpus[gpu] for gpu in gpus]
+        self._without_nvlink = [gpu.label for gpu in found if gpu.nvlinks == ()]
         self._before = self._read()
 
     def _read(self) -> dict[int, NvlinkBytes | Unknown]:
@@ -46,7 +48,10 @@ class Counters:
         return tuple(_risen(gpu, self._before[gpu], after[gpu]) for gpu in self._uuids)
 
     def signal(self, flows: Sequence[Flow], moved_bytes: int) -> Signal:
-        """What they tell of `moved_bytes` by each flow."""
+        """What they tell of `moved_bytes` by each flow; GPUs without NVLink tell as much."""
+        if self._without_nvlink:
+            words = f"no NVLink on {', '.join(self._without_nvlink)}"
+            return Signal(SignalName.COUNTERS, _OFF_NVLINK, words)
         return counters_signal(self.traffic(), flows, moved_bytes)
 
 

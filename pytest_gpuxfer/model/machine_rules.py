@@ -1,0 +1,117 @@
+"""The rules for what a machine is: its GPUs' links, what its kernels hear of each other. Pure."""
+
+from __future__ import annotations
+
+from pytest_gpuxfer.model import units
+from pytest_gpuxfer.model.expectation import Expectation
+from pytest_gpuxfer.model.machine import NvlinkPort
+from pytest_gpuxfer.model.measurement import Reading
+from pytest_gpuxfer.model.outcome import Case, Outcome, Reason, Verdict
+from pytest_gpuxfer.model.unknown import Unknown
+
+
+def links_short(case: Case) -> Verdict | None:
+    """NVLinks and the PCIe link short of what the profile declares (rule 4)."""
+    reading, wanted = case.measurement.reading, case.expectation
+    if reading is None:
+        return None
+    if wanted.nvlink is not None and reading.nvlinks is not None:
+        if isinstance(reading.nvlinks, Unknown):
+            words = f"NVLinks: {reading.nvlinks}"
+            return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
+        return _nvlinks_short(reading.nvlinks, wanted)
+    if wanted.pcie is not None and reading.pcie_under_load is not None:
+        link = reading.pcie_under_load
+        asked = {"generation": wanted.pcie.generation, "width": wanted.pcie.width}
+        seen = {"generation": link.generation, "width": link.width}
+        for name, value in seen.items():
+            if not isinstance(value, Unknown) and value < asked[name]:
+                words = f"PCIe {name} {value} under load, the profile asks for {asked[name]}"
+                return Verdict(Outcome.FAIL, Reason.PCIE_SHORT, words)
+    return None
+
+
+def _nvlinks_short(ports: tuple[NvlinkPort, ...], wanted: Expectation) -> Verdict | None:
+    assert wanted.nvlink is not None
+    up = sum(1 for port in ports if port.active is True)
+    down = [str(port.link) for port in ports if port.active is False]
+    unread = [str(port.link) for port in ports if isinstance(port.active, Unknown)]
+    if up < wanted.nvlink.links and up + len(unread) >= wanted.nvlink.links:
+        words = f"state of NVLink {', '.join(unread)} not readable, {up} are up"
+        return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
+    if up < wanted.nvlink.links:
+        which = f" (down: link {', '.join(down)})" if down else ""
+        words = f"{up} of {wanted.nvlink.links} NVLinks are up{which}"
+        return Verdict(Outcome.FAIL, Reason.LINKS_SHORT, words)
+    for port in ports:
+        generation = port.generation
+        if not isinstance(generation, Unknown) and generation < wanted.nvlink.generation:
+            words = f"NVLink {port.link} is of generation {generation}"
+            return Verdict(Outcome.FAIL, Reason.LINKS_SHORT, words)
+        rate = port.rate_bytes_per_s
+        if not isinstance(rate, Unknown) and rate < wanted.nvlink.per_link_bytes_per_s:
+            words = f"NVLink {port.link} runs at {units.format_rate(rate)}"
+            return Verdict(Outcome.FAIL, Reason.LINKS_SHORT, words)
+    return None
+
+
+def kernels_not_heard(case: Case) -> Verdict | None:
+    """Flags or atomic additions between running kernels that did not arrive."""
+    reading = case.measurement.reading
+    if reading is None:
+        return None
+    for count, what in ((reading.answered, "rounds of flags"), (reading.added, "atomic additions")):
+        if count is not None and count.seen != count.asked:
+            words = f"{count.seen} of {count.asked} {what} arrived"
+            return Verdict(Outcome.FAIL, Reason.KERNELS_NOT_HEARD, words)
+    return None
+
+
+def machine_check_done(case: Case) -> Verdict | None:
+    """A check of the machine itself has no rate: what it asked for was found, or not read."""
+    if not case.expectation.cell.check.of_machine:
+        return None
+    reading = case.measurement.reading
+    if reading is None:
+        unproven = [s for s in case.measurement.access if isinstance(s.proven, Unknown)]
+        if unproven or not case.measurement.access:
+            words = "; ".join(map(str, unproven)) or "nothing was read"
+            return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
+        words = "; ".join(map(str, case.measurement.access))
+        return Verdict(Outcome.PASS, Reason.INSIDE, words)
+    link = reading.pcie_under_load
+    if link is not None and (
+        isinstance(link.generation, Unknown) or isinstance(link.width, Unknown)
+    ):
+        # Virtual machines hide these: nothing to pass, nothing to fail; the rate is judged apart.
+        words = f"PCIe link under load: generation {link.generation}, width {link.width}"
+        return Verdict(Outcome.NOT_EXPECTED, Reason.NOT_READABLE, words, (words,))
+    return Verdict(Outcome.PASS, Reason.INSIDE, _describe_reading(case), _nvlinks_unread(reading))
+
+
+def _nvlinks_unread(reading: Reading) -> tuple[str, ...]:
+    """What a profile declares of NVLinks and these did not tell, though they are up."""
+    ports = () if isinstance(reading.nvlinks, Unknown) else reading.nvlinks or ()
+    unread = {
+        f"NVLink {name}: {value}"
+        for port in ports
+        if port.active is True
+        for name, value in (("generation", port.generation), ("rate", port.rate_bytes_per_s))
+        if isinstance(value, Unknown)
+    }
+    return tuple(sorted(unread))
+
+
+def _describe_reading(case: Case) -> str:
+    reading = case.measurement.reading
+    assert reading is not None
+    if reading.gpus is not None:
+        return f"{len(reading.gpus)} GPUs"
+    if reading.pcie_under_load is not None:
+        link = reading.pcie_under_load
+        return f"PCIe Gen{link.generation} x{link.width} under load"
+    for count, what in ((reading.answered, "rounds of flags"), (reading.added, "atomic additions")):
+        if count is not None:
+            return f"{count.seen} {what} arrived"
+    ports = () if isinstance(reading.nvlinks, Unknown) else reading.nvlinks or ()
+    return f"{sum(1 for port in ports if port.active is True)} NVLinks up"
