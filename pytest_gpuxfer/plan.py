@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import permutations, product
 from typing import Final
 
 from pytest_gpuxfer.model import units
-from pytest_gpuxfer.model.cell import Cell, Check, Place
+from pytest_gpuxfer.model.cell import UNIFORMITY, Cell, Check, Place
 from pytest_gpuxfer.model.expectation import Bound, ClassSpec, Expectation, Limit, Profile, Waiver
 from pytest_gpuxfer.model.machine import Machine
+from pytest_gpuxfer.model.machine_rules import FEWEST_EQUALS
 from pytest_gpuxfer.model.measurement import PathKind, SignalName
 from pytest_gpuxfer.model.unknown import Unknown
 from pytest_gpuxfer.transfer import machine_checks, methods
@@ -27,7 +28,8 @@ def registered_checks() -> tuple[Check, ...]:
 def registered_methods() -> tuple[str, ...]:
     """The names of all methods, of the machine's own checks too: what a test's marker may say."""
     checks = (*machine_checks.ALL, *registered_checks())
-    return tuple(dict.fromkeys(check.method for check in checks))
+    groups = (f"{UNIFORMITY}.{check}" for check in methods.EQUAL_EVERYWHERE)
+    return (*dict.fromkeys(check.method for check in checks), *groups)
 
 
 def make_plan(
@@ -42,7 +44,8 @@ def make_plan(
     if machine is None:
         return (_of_machine(profile, Cell(machine_checks.GPUS, Place.all())),)
     cells = sorted(_cells(profile, machine), key=lambda cell: _stage(cell.check))
-    return tuple(expect(profile, machine, cell, today) for cell in cells)
+    expected = [expect(profile, machine, cell, today) for cell in cells]
+    return (*expected, *_groups(profile, expected, today))
 
 
 def expect(profile: Profile, machine: Machine, cell: Cell, today: str | None = None) -> Expectation:
@@ -66,7 +69,7 @@ def needs(expectation: Expectation) -> tuple[Cell, ...]:
 
 def planned_cell(check: Check, place: Place) -> Cell:
     """The cell of a check at the size that the suites measure it at."""
-    return Cell(check, place, methods.named(check.method).default_size_bytes(check))
+    return Cell(check, place, planned_cell_size(check))
 
 
 def _cells(profile: Profile, machine: Machine) -> Iterator[Cell]:
@@ -83,6 +86,30 @@ def _cells(profile: Profile, machine: Machine) -> Iterator[Cell]:
             if _of_one_class(profile, cell, gpu_count):
                 yield cell
     yield from _sweep(profile, gpu_count)
+
+
+def _groups(
+    profile: Profile, expected: Sequence[Expectation], today: str | None
+) -> Iterator[Expectation]:
+    """Outliers are sought last, among the cells of one check and class."""
+    equals: dict[tuple[Check, str], list[Cell]] = {}
+    for wanted in expected:
+        check, usual = wanted.cell.check, planned_cell_size(wanted.cell.check)
+        judged = wanted.not_expected is None and wanted.cell.size_bytes == usual
+        if check in methods.EQUAL_EVERYWHERE and judged:
+            equals.setdefault((check, wanted.link_class or "HOST"), []).append(wanted.cell)
+    for (check, name), members in equals.items():
+        if len(members) >= FEWEST_EQUALS:
+            cell = Cell(Check(f"{UNIFORMITY}.{check}"), Place((), name))
+            waiver = _waiver(profile, cell, today)
+            yield Expectation(cell, members=tuple(members), waiver=waiver)
+
+
+def planned_cell_size(check: Check) -> int | None:
+    """The size at which the suites measure a check; None where no bytes move."""
+    if check.of_machine:
+        return None
+    return methods.named(check.method).default_size_bytes(check)
 
 
 def _has_far_node(machine: Machine) -> bool:

@@ -15,7 +15,7 @@ from pytest_gpuxfer import __version__
 from pytest_gpuxfer.model.cell import Cell, Check, Place
 from pytest_gpuxfer.model.expectation import Expectation, Profile
 from pytest_gpuxfer.model.machine import Machine
-from pytest_gpuxfer.model.measurement import Failure, FailureKind, Measurement
+from pytest_gpuxfer.model.measurement import Failure, FailureKind, Measurement, Reading
 from pytest_gpuxfer.model.units import NS_PER_S
 from pytest_gpuxfer.model.verdict import judge
 from pytest_gpuxfer.report.records import (
@@ -272,9 +272,12 @@ class Run:
         if cell.id in self.lines:
             return self.lines[cell.id]
         needed = self._needs(expectation)
-        baselines = self._medians(needed)
-        wanted = expectation.not_expected is None
-        measurement = self.measure(cell, baselines) if wanted else None
+        baselines = {} if expectation.members else self._medians(needed)
+        measurement = None
+        if expectation.members:
+            measurement = self._compare(expectation)
+        elif expectation.not_expected is None:
+            measurement = self.measure(cell, baselines)
         verdict = judge(
             measurement, expectation, measurement.health if measurement else None, baselines
         )
@@ -290,18 +293,26 @@ class Run:
     def _needs(self, expectation: Expectation) -> tuple[Cell, ...]:
         from pytest_gpuxfer.plan import needs
 
-        return needs(expectation) if self.machine and expectation.not_expected is None else ()
+        if self.machine is None or expectation.not_expected is not None:
+            return ()
+        return (*expectation.members, *needs(expectation))
 
     def _medians(self, cells: Iterable[Cell]) -> dict[Check, float]:
-        medians = {}
-        for cell in cells:
-            measurement = self.measure(cell)
-            sound = measurement.failure is None and measurement.integrity is not None
-            if sound and measurement.integrity and measurement.integrity.mismatch is None:
-                rates = measurement.rates()
-                if rates is not None:
-                    medians[cell.check] = rates.median
-        return medians
+        medians = ((cell.check, self._median(cell)) for cell in cells)
+        return {check: median for check, median in medians if median is not None}
+
+    def _compare(self, expectation: Expectation) -> Measurement:
+        """The figures of cells that should be equal, side by side."""
+        medians = ((str(cell.place), self._median(cell)) for cell in expectation.members)
+        found = {place: median for place, median in medians if median is not None}
+        return Measurement(expectation.cell, reading=Reading(medians=found))
+
+    def _median(self, cell: Cell) -> float | None:
+        """The median rate of a cell, where its data was right."""
+        measurement = self.measure(cell)
+        integrity, rates = measurement.integrity, measurement.rates()
+        sound = measurement.failure is None and integrity is not None and rates is not None
+        return rates.median if sound and rates and integrity and not integrity.mismatch else None
 
     def _write(self, line: Line) -> None:
         self.begin(())

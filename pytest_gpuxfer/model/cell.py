@@ -37,7 +37,8 @@ PATTERNS: Final = (
 )  # fmt: skip
 _NO_ACCESS: Final = "no-access"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_PLACE: Final = re.compile(r"all|gpu\d+(-gpu\d+)?|ring-\d+", re.ASCII)
+_PLACE: Final = re.compile(r"all|gpu\d+(-gpu\d+)?|ring-\d+|[A-Z][A-Z0-9]*", re.ASCII)
+UNIFORMITY: Final = "uniformity"
 
 
 class CellError(ValueError):
@@ -68,7 +69,13 @@ class Check:
 
     @property
     def of_machine(self) -> bool:
-        return self.method.startswith("machine.")
+        """Whether it reads, or compares what others measured, and moves no bytes of its own."""
+        return self.method.startswith(("machine.", f"{UNIFORMITY}."))
+
+    @property
+    def of_group(self) -> bool:
+        """Whether it looks for outliers among cells that should be equal."""
+        return self.method.startswith(f"{UNIFORMITY}.")
 
     @property
     def is_latency(self) -> bool:
@@ -104,6 +111,8 @@ class Check:
 def parse_check(text: str) -> Check:
     """The check that `text` names. Raises CellError, also for parts out of order."""
     head, *rest = text.split(".")
+    if head == UNIFORMITY and rest:
+        return Check(f"{head}.{parse_check('.'.join(rest))}")
     if head == "machine" and rest:
         head, rest = f"machine.{rest[0]}", rest[1:]
     if not all(_NAME.fullmatch(part) for part in head.split(".")):
@@ -182,7 +191,7 @@ class Cell:
 def parse_place(text: str) -> Place:
     """The place that `text` names. Raises CellError."""
     if _PLACE.fullmatch(text) is None:
-        raise CellError(f"{text!r} is no place; write gpu0-gpu1, gpu3, ring-2 or all")
+        raise CellError(f"{text!r} is no place; write gpu0-gpu1, gpu3, ring-2, NV18 or all")
     if not text.startswith("gpu"):
         return Place((), text)
     return Place(tuple(int(part[3:]) for part in text.split("-")))

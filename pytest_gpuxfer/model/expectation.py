@@ -215,6 +215,7 @@ class Expectation:
     physical: Bound | None = None  # the rate that no measurement of this path can exceed
     limit: Limit | None = None
     tolerance: float = 0.0
+    members: tuple[Cell, ...] = ()  # the cells that should be equal, where outliers are sought
     not_expected: str | None = None
     waiver: Waiver | None = None  # set only while it is in date
     location: Location | None = None  # what a message about links or access points at

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.machine import NvlinkPort
 from pytest_gpuxfer.model.measurement import Reading
 from pytest_gpuxfer.model.outcome import Case, Outcome, Reason, Verdict
+from pytest_gpuxfer.model.statistics import OUTLIER_DEVIATIONS, OUTLIER_PART, outliers
 from pytest_gpuxfer.model.unknown import Unknown
+
+FEWEST_EQUALS: Final = 4  # fewer have no outlier
+_TOLD: Final = 4
 
 
 def links_short(case: Case) -> Verdict | None:
@@ -65,6 +73,40 @@ def kernels_not_heard(case: Case) -> Verdict | None:
             words = f"{count.seen} of {count.asked} {what} arrived"
             return Verdict(Outcome.FAIL, Reason.KERNELS_NOT_HEARD, words)
     return None
+
+
+def uneven(case: Case) -> Verdict | None:
+    """Outliers among cells that should be equal, though each clears its floor."""
+    reading = case.measurement.reading
+    if reading is None or reading.medians is None:
+        return None
+    medians, wanted = reading.medians, len(case.expectation.members)
+    if len(medians) < FEWEST_EQUALS or len(medians) < wanted / 2:
+        words = f"{len(medians)} of {wanted} cells have a figure: nothing to compare"
+        return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
+    beyond = outliers(medians)
+    middle = units.format_rate(median(medians.values()))
+    if not beyond:
+        return Verdict(Outcome.PASS, Reason.INSIDE, f"{len(medians)} cells about {middle}")
+    told = [f"{place} {units.format_rate(medians[place])}" for place in beyond[:_TOLD]]
+    more = f" and {len(beyond) - _TOLD} more" if len(beyond) > _TOLD else ""
+    words = (
+        f"{', '.join(told)}{more} against a median of {middle}: beyond {OUTLIER_PART:.0%} and"
+        f" {OUTLIER_DEVIATIONS:g} median deviations{_shared(beyond)}"
+    )
+    return Verdict(Outcome.DEGRADED, Reason.OUTLIER, words)
+
+
+def _shared(places: Sequence[str]) -> str:
+    """What all outliers have in common, where several do: their source, destination or GPU."""
+    pairs = [place.split("-") for place in places]
+    if len(pairs) < 2 or any(len(pair) != 2 for pair in pairs):
+        return ""
+    for side, what in ((0, "source"), (1, "destination")):
+        if len({pair[side] for pair in pairs}) == 1:
+            return f"; all with {pairs[0][side]} as {what}"
+    common = set.intersection(*(set(pair) for pair in pairs))
+    return f"; all of {common.pop()}" if common else ""
 
 
 def machine_check_done(case: Case) -> Verdict | None:

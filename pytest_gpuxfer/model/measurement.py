@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -203,6 +204,7 @@ class Reading:
     pcie_under_load: PcieLink | None = None
     answered: Count | None = None  # rounds of flags between two running kernels
     added: Count | None = None  # atomic additions that arrived
+    medians: Mapping[str, float] | None = None  # bytes per second, by place, of equal cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     rules.access_not_proven,
     rules.other_path,
     rules.path_not_proven,
+    machine_rules.uneven,
     machine_rules.machine_check_done,
     rules.unusable,
     rules.above_physical,

@@ -37,6 +37,15 @@ ALL: Final[tuple[Method, ...]] = (
     LoadLatency(),
 )
 
+# The same at every place of a class, or something is wrong with one of them.
+EQUAL_EVERYWHERE: Final = (
+    Check("host_to_device"),
+    Check("device_to_host"),
+    Check("host_relay"),
+    *(Check("peer_copy", initiator=initiator) for initiator in Initiator),
+    *(Check("kernel_copy", Engine.SM, initiator) for initiator in Initiator),
+)
+
 # Measured at many sizes too: what `gpuxfer predict` rests on.
 SWEPT: Final = (
     Check("peer_copy", initiator=Initiator.WRITE),
