@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import pytest_gpuxfer.run
 from pytest_gpuxfer.hardware import Hardware
 from pytest_gpuxfer.hardware.discovery import discover
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.report.records import read
+from pytest_gpuxfer.transfer import opening
 from tests.plugin.conftest import CELLS, ONE, PAIR, PAIR_CELLS, Run
 
 
@@ -140,10 +140,10 @@ extends: a100-nvlink
 def test_unproven_path_is_inconclusive_and_an_error(suites: Run, pytester: pytest.Pytester) -> None:
     proof = "classes: {NV12: {path: nvlink, peer_access: required, proof: [counters, latency]}}\n"
     pytester.path.joinpath("site.yaml").write_text(SITE + proof)
-    chosen = ("-k", "peer_copy.write/gpu0-gpu1", "--junitxml=j.xml")
+    chosen = ("-k", ONE, "--junitxml=j.xml")
     result = suites(*chosen, profile="./site.yaml")
     assert result.ret == 6
-    result.assert_outcomes(errors=1, deselected=592)
+    result.assert_outcomes(errors=1, deselected=CELLS - 1)
     result.stdout.fnmatch_lines(
         [
             "*test_peer_copy.py I *",
@@ -166,7 +166,7 @@ def test_waived_cell_is_a_skip_with_its_reason(suites: Run, pytester: pytest.Pyt
     fault = "--gpuxfer-fault=link-down:gpu3/link7"
     result = suites(fault, "-k", "nvlink/gpu3", "-rs", profile="./site.yaml")
     assert result.ret == 0
-    result.assert_outcomes(skipped=1, deselected=592)
+    result.assert_outcomes(skipped=1, deselected=CELLS - 1)
     result.stdout.fnmatch_lines(["*1 waived*status 0", "SKIPPED*waived: 11 of 12 NVLinks are up*"])
 
 
@@ -177,12 +177,12 @@ def test_what_the_profile_does_not_have_is_a_skip_with_its_reason(
         machine = discover(hardware)
         return replace(machine, gpus=(replace(machine.gpus[0], nvlinks=()),))
 
-    monkeypatch.setattr(pytest_gpuxfer.run, "discover", discover_single)
+    monkeypatch.setattr(opening, "discover", discover_single)
     result = suites("-rs", profile="auto", machine="hgx-h200")
     assert result.ret == 0
-    result.assert_outcomes(passed=4, skipped=5)
+    result.assert_outcomes(passed=19, skipped=11)
     words = "SKIPPED*not_expected: profile h200-single has no cells of peer_copy"
-    result.stdout.fnmatch_lines(["SIMULATED 4 pass; exit status 0", words])
+    result.stdout.fnmatch_lines(["SIMULATED 19 pass; exit status 0", words])
 
 
 def test_missing_gpus_are_absent_and_a_declared_part_is_not(
@@ -192,7 +192,7 @@ def test_missing_gpus_are_absent_and_a_declared_part_is_not(
         machine = discover(hardware)
         return replace(machine, gpus=machine.gpus[:2])
 
-    monkeypatch.setattr(pytest_gpuxfer.run, "discover", discover_two)
+    monkeypatch.setattr(opening, "discover", discover_two)
     result = suites("-k", "machine.gpus")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["ABSENT machine.gpus/all: 2 of 8 GPUs are there"])
@@ -210,7 +210,7 @@ def test_one_gpu_makes_no_pair_and_says_so(
         machine = discover(hardware)
         return replace(machine, gpus=machine.gpus[:1], ancestors={}, peer_access_offered={})
 
-    monkeypatch.setattr(pytest_gpuxfer.run, "discover", discover_one)
+    monkeypatch.setattr(opening, "discover", discover_one)
     result = suites("-k", "no-gpus", "-rs")
     assert result.ret == 6
     result.stdout.fnmatch_lines(["SKIPPED*absent: 1 of 8 GPUs are here"])
@@ -232,7 +232,7 @@ def test_interrupted_run_leaves_a_record_that_says_so(
     )
     result = pytester.runpytest_subprocess(
         "-p", "impatient", "--pyargs", "pytest_gpuxfer.suites", "--gpuxfer-hw=a100-nvlink",
-        "--gpuxfer-sim=dgx-a100", "--gpuxfer-out=out", "-k", "host_link and gpu0",
+        "--gpuxfer-sim=dgx-a100", "--gpuxfer-out=out", "-k", "host_to_device/gpu0/ or device_to_host/gpu0/",
     )  # fmt: skip
     assert result.ret == pytest.ExitCode.INTERRUPTED
     end = read(record_file()).end

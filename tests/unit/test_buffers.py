@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -88,16 +88,20 @@ def rig() -> Iterator[Rig]:
     assert rig.driver.allocated == 0
 
 
-KINDS = {
+OF_GPU: dict[str, Callable[[Arena], DeviceBuffer | MappedBuffer | ManagedBuffer]] = {
     "device": lambda arena: DeviceBuffer(arena, 3, SIZE),
     "vmm": lambda arena: DeviceBuffer(arena, 3, SIZE, DeviceKind.VMM),
+    "mapped": lambda arena: MappedBuffer(arena, 3, SIZE),
+    "managed": lambda arena: ManagedBuffer(arena, 3, SIZE),
+}
+OF_HOST: dict[str, Callable[[Arena], HostBuffer | ManagedBuffer]] = {
     "pinned": lambda arena: HostBuffer(arena, SIZE),
     "pageable": lambda arena: HostBuffer(arena, SIZE, HostKind.PAGEABLE),
     "mapped": lambda arena: MappedBuffer(arena, 3, SIZE),
     "managed": lambda arena: ManagedBuffer(arena, 3, SIZE),
 }
+KINDS: dict[str, Callable[[Arena], AnyBuffer]] = {**OF_GPU, **OF_HOST}
 of_every_kind = pytest.mark.parametrize("kind", KINDS)
-OF_HOST = ("pinned", "pageable", "mapped", "managed")
 
 
 class Tensor(ctypes.Structure):
@@ -243,7 +247,7 @@ def test_a_tensor_that_ends_first_leaves_the_buffer_as_it_was(rig: Rig) -> None:
 
 @pytest.mark.parametrize("kind", OF_HOST)
 def test_a_view_is_the_memory_and_keeps_it(rig: Rig, kind: str) -> None:
-    buffer = KINDS[kind](rig.arena)
+    buffer = OF_HOST[kind](rig.arena)
     view = buffer.view()
     view[:4] = b"data"
     assert bytes((ctypes.c_char * 4).from_address(buffer.address)) == b"data"
@@ -256,9 +260,9 @@ def test_a_view_is_the_memory_and_keeps_it(rig: Rig, kind: str) -> None:
     assert rig.driver.allocated == 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("pinned", "pageable")])
+@pytest.mark.parametrize("kind", OF_GPU)
 def test_gpu_libraries_get_the_address(rig: Rig, kind: str) -> None:
-    with KINDS[kind](rig.arena) as buffer:
+    with OF_GPU[kind](rig.arena) as buffer:
         told = buffer.__cuda_array_interface__
         assert told["data"] == (buffer.address, False)
         assert (told["shape"], told["typestr"], told["version"]) == ((SIZE,), "|u1", 3)
