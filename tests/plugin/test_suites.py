@@ -232,7 +232,8 @@ def test_interrupted_run_leaves_a_record_that_says_so(
     )
     result = pytester.runpytest_subprocess(
         "-p", "impatient", "--pyargs", "pytest_gpuxfer.suites", "--gpuxfer-hw=a100-nvlink",
-        "--gpuxfer-sim=dgx-a100", "--gpuxfer-out=out", "-k", "host_to_device/gpu0/ or device_to_host/gpu0/",
+        "--gpuxfer-sim=dgx-a100", "--gpuxfer-out=out",
+        "-k", "host_to_device/gpu0/ or device_to_host/gpu0/",
     )  # fmt: skip
     assert result.ret == pytest.ExitCode.INTERRUPTED
     end = read(record_file()).end
