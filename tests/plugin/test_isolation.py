@@ -73,6 +73,7 @@ def isolated(pytester: pytest.Pytester, *options: str) -> bool:
     wanted = next(wanted for wanted in run.plan if wanted.cell.check.method == "host_relay")
     assert run.judge(wanted).measurement
     used = run._isolation is not None
+    assert (run._bench is None) == used  # a run that isolates makes no context of its own
     run.finish(0)
     return used
 
