@@ -19,27 +19,30 @@ class LockError(Exception):
 class HostLock:
     """Held from its making until `release`, or until this process ends, however it ends.
 
-    It is the kernel's lock on an open file, so what stays behind is an empty promise: a file that
-    anybody may lock again. Raises LockError.
+    It is the kernel's lock on an open file: what stays behind is a file that anybody may lock
+    again. Raises LockError.
     """
 
     def __init__(self, folder: Path) -> None:
         path = folder / _NAME
+        self._descriptor = -1
         try:
             self._descriptor = _open(path)
-        except OSError as error:
-            raise LockError(
-                f"{path} cannot be opened: {error.strerror}; name another folder by"
-                " --gpuxfer-lock=DIR"
-            ) from None
-        try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
             self.release()
+            if not (holder and holder.isprintable()):  # whoever wrote it may mean us ill
+                holder = "unknown"
             raise LockError(
-                f"another run measures on this host: {holder or 'unknown'} ({path}); wait for it,"
+                f"another run measures on this host: {holder} ({path}); wait for it,"
                 " or say --gpuxfer-lock=off if the two share no GPU and no link"
+            ) from None
+        except OSError as error:
+            self.release()
+            raise LockError(
+                f"{path} cannot be locked: {error.strerror}; name another folder by"
+                " --gpuxfer-lock=DIR"
             ) from None
         since = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
         words = f"pid {os.getpid()}, since {since}\n"

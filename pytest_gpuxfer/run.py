@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from pytest_gpuxfer.transfer.isolation import Isolated
 
 
-_ENDING_FAULTS: Final = frozenset({"call-hangs", "crash"})  # they strike the process itself
+# Faults of simulated machines that strike the process which meets them.
+_STRIKING_FAULTS: Final = frozenset(
+    {"call-hangs", "copy-hangs", "kernel-hangs", "sticky-error", "crash"}
+)
 
 
 class OperatorError(Exception):
@@ -79,12 +82,12 @@ def _open_machine(settings: Settings) -> Opened:
 def _isolates(settings: Settings) -> bool:
     """Whether the plan's cells are measured in a process of their own.
 
-    A simulated machine is measured here, for speed, unless one of its faults would end the run.
+    A simulated machine is measured here, for speed, unless one of its faults strikes a process.
     """
     if settings.isolate is not None:
         return settings.isolate
     kinds = {fault.partition(":")[0] for fault in settings.faults}
-    return settings.simulated is None or not _ENDING_FAULTS.isdisjoint(kinds)
+    return settings.simulated is None or not _STRIKING_FAULTS.isdisjoint(kinds)
 
 
 def _fit(settings: Settings, profile: Profile, machine: Machine | None) -> Profile:

@@ -8,7 +8,7 @@ import pytest
 from pytest_gpuxfer.hardware.driver import Comparison, DriverError, Fill, Memory
 from pytest_gpuxfer.hardware.simulated.defects import Defects
 from pytest_gpuxfer.hardware.simulated.driver import SimulatedDriver
-from pytest_gpuxfer.hardware.simulated.machine_file import load_machine
+from pytest_gpuxfer.hardware.simulated.machine_reader import load_machine
 from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
 from pytest_gpuxfer.model.measurement import Access

@@ -24,7 +24,7 @@ from pytest_gpuxfer.hardware.driver import (
 )
 from pytest_gpuxfer.hardware.simulated.defects import Defects
 from pytest_gpuxfer.hardware.simulated.driver import SimulatedDriver
-from pytest_gpuxfer.hardware.simulated.machine_file import load_machine
+from pytest_gpuxfer.hardware.simulated.machine_reader import load_machine
 from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
 from pytest_gpuxfer.model.pattern import Pattern
@@ -207,7 +207,9 @@ def test_a_handshake_without_access_faults(rig: Rig) -> None:
 @pytest.mark.parametrize("native", [True, False])
 def test_atomics_of_a_peer_are_lost_on_links_that_carry_none(native: bool) -> None:
     machine = load_machine("hgx-h200")
-    nvlink = msgspec.structs.replace(machine.nvlink, atomics=native)
+    assert machine.nvlink is not None
+    carries = msgspec.structs.replace(machine.nvlink.carries, atomics=native)
+    nvlink = msgspec.structs.replace(machine.nvlink, carries=carries)
     machine = msgspec.structs.replace(machine, nvlink=nvlink)
     driver = SimulatedDriver(Node("one", machine, Defects()))
     contexts = [driver.retain_context(gpu) for gpu in (0, 1)]

@@ -6,7 +6,11 @@ from pytest_gpuxfer.hardware import Hardware
 from pytest_gpuxfer.hardware.simulated.driver import SimulatedDriver
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError
 from pytest_gpuxfer.hardware.simulated.faults import FaultKind, fault_kinds, fault_lines, inflict
-from pytest_gpuxfer.hardware.simulated.machine_file import load_machine, machine_names
+from pytest_gpuxfer.hardware.simulated.machine_reader import (
+    load_machine,
+    machine_names,
+    short_name,
+)
 from pytest_gpuxfer.hardware.simulated.node import Node
 from pytest_gpuxfer.hardware.simulated.placement import SimulatedPlacement
 from pytest_gpuxfer.hardware.simulated.telemetry import SimulatedTelemetry
@@ -23,13 +27,15 @@ __all__ = (
 )
 
 
-def open_machine(name: str, faults: tuple[str, ...]) -> Hardware:
-    """The machine of that name with those faults. Raises SimulationError.
+def open_machine(machine: str, faults: tuple[str, ...], seed: int = 0) -> Hardware:
+    """The machine of that name, or of that file, with those faults. Raises SimulationError.
 
-    A fault without its place gets the default one, and `Hardware.faults` says so.
+    A fault without its place gets the default one, and `Hardware.faults` says so. Runs with the
+    same `seed` are the same; with another one, no two copies take as long as there.
     """
-    machine, defects, placed = inflict(faults, load_machine(name))
-    node = Node(name, machine, defects)
+    name = short_name(machine)
+    described, defects, placed = inflict(faults, load_machine(machine))
+    node = Node(name, described, defects, seed)
     none = Unknown("a simulated machine has none")
     host = HostFacts(name, none, none, none, none, none)
     return Hardware(
@@ -38,6 +44,6 @@ def open_machine(name: str, faults: tuple[str, ...]) -> Hardware:
         node.clock,
         SimulatedPlacement(node),
         host,
-        name,
+        machine,
         placed,
     )

@@ -192,7 +192,8 @@ class SimulatedDriver(Kernels):
         state.peers.remove(peer.ordinal)
 
     def native_atomics(self, ordinal: int, peer: int) -> bool:
-        return self.can_access_peer(ordinal, peer) and self._node.machine.nvlink.atomics
+        offered = self.can_access_peer(ordinal, peer)
+        return offered and self._node.wiring.has_atomics(ordinal, peer)
 
     # Another process
 

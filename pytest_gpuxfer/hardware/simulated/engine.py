@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-Lane = tuple[str, int]  # a link's direction and its GPU
+Lane = tuple[str, int, int]  # a link's direction, its GPU, and who is at its end, or SHARED
+SHARED: Final = -1  # by all that the GPU sends or receives that way
 
 _READ_NS: Final = 25.0
 _COLLAPSED: Final = 0.07  # of one flow's rate, as behind a PCIe switch with posted writes

@@ -11,6 +11,7 @@ import msgspec
 
 from pytest_gpuxfer.hardware.simulated.defects import Counters, Damage, Defects, Pair, Trouble
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
+from pytest_gpuxfer.hardware.simulated.links import wire, without
 from pytest_gpuxfer.hardware.simulated.machine_file import MachineFile
 from pytest_gpuxfer.hardware.simulated.places import (
     ALL,
@@ -67,12 +68,17 @@ def _both_ways(where: Where) -> set[Pair]:
 # What it takes
 
 
-def _no_nvlink(_: Where, machine: MachineFile) -> str | None:
-    return None if machine.nvlink.links else "the machine has no NVLink"
+def _no_nvlink(where: Where, machine: MachineFile) -> str | None:
+    if machine.nvlink is None:
+        return "the machine has no NVLink"
+    used = wire(machine)
+    unused = [link for link in where.links if (where.gpus[0], link) not in used]
+    return f"link{unused[0]} of gpu{where.gpus[0]} is down by design" if unused else None
 
 
 def _no_fabric(_: Where, machine: MachineFile) -> str | None:
-    return None if machine.nvlink.links else "the machine has no NVSwitch fabric"
+    switched = machine.nvlink is not None and machine.nvlink.pairs is None
+    return None if switched else "the machine has no NVSwitch fabric"
 
 
 def _one_node(_: Where, machine: MachineFile) -> str | None:
@@ -88,7 +94,7 @@ def _one_gpu(_: Where, machine: MachineFile) -> str | None:
 
 
 def _take_links_down(defects: Defects, where: Where, machine: MachineFile) -> None:
-    links = where.links or range(machine.nvlink.links)
+    links = where.links or [link for gpu, link in wire(machine) if gpu == where.gpus[0]]
     defects.down_links |= {(where.gpus[0], link) for link in links}
 
 
@@ -226,7 +232,7 @@ def _lose_driver(defects: Defects, _: Where, __: MachineFile) -> None:
 
 
 def _lose_gpu(machine: MachineFile, where: Where) -> MachineFile:
-    return machine.without(where.gpus[0])
+    return without(machine, where.gpus[0])
 
 
 def _change_product(machine: MachineFile, where: Where) -> MachineFile:

@@ -168,12 +168,11 @@ class Kernels(Copies):
     ) -> None:
         """A link without atomic operations loses them, as PCIe between GPUs does."""
         owner = self._place(allocation, start)
+        wiring = self._node.wiring
         carried = (
             owner is None
             or owner == gpu
-            or (
-                self._node.machine.nvlink.atomics and not self._node.wiring.loses_writes(gpu, owner)
-            )
+            or (wiring.has_atomics(gpu, owner) and not wiring.loses_writes(gpu, owner))
         )
 
         def add(_: float) -> None:

@@ -1,18 +1,16 @@
-"""The machine files: what they may say, and how they are read."""
+"""What a machine file says: its parts, and what follows from them."""
 
 from __future__ import annotations
 
-from importlib.resources import files
-from typing import Any, Final
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
 
 import msgspec
-import yaml
 
 from pytest_gpuxfer.hardware.driver import Feature
-from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
 from pytest_gpuxfer.model import units
 
-_MACHINES: Final = files("pytest_gpuxfer.hardware.simulated.machines")
 _RAMP_BYTES: Final = 16 * units.KIB
 
 
@@ -26,6 +24,34 @@ class Duration(float):
 
 class Size(int):
     """Bytes, written with their unit."""
+
+
+class Ancestor(StrEnum):
+    """What is common to two GPUs in the PCI tree, as `nvidia-smi topo -m` names it."""
+
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+    SYS = "SYS"
+
+
+class HostLink(StrEnum):
+    """What joins a GPU and the host's memory."""
+
+    PCIE = "pcie"
+    C2C = "c2c"
+
+
+class Hidden(StrEnum):
+    """What NVML does not tell on this machine, as in a virtual one."""
+
+    PCIE_LINK = "pcie link"
+    PCIE_BYTES = "pcie bytes"
+    NUMA_NODE = "numa node"
+    COMMON_ANCESTOR = "common ancestor"
+    NVLINKS = "nvlinks"
+    NVLINK_BYTES = "nvlink bytes"
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +75,7 @@ class Timing(_Strict, frozen=True):
 
 
 class GpuKind(_Strict, frozen=True):
-    """What all GPUs of the machine have in common."""
+    """One GPU product; `fabric` is the state that NVML tells of a healthy one."""
 
     name: str
     memory: Size
@@ -59,41 +85,62 @@ class GpuKind(_Strict, frozen=True):
 
 
 class GpuSlot(_Strict, frozen=True):
-    """Where one GPU sits."""
+    """Where one GPU sits. Without `host_bridge` it shares none but by its switch."""
 
     pci_address: str
     numa_node: int
     pcie_switch: int
+    host_bridge: int | None = None
     gpu: GpuKind | None = None  # where it is not what the others are
 
 
-class Nvlink(_Strict, frozen=True):
-    """The links of each GPU, all to switches, and what they carry when all are up.
+class Between(_Strict, frozen=True):
+    """What a way between two GPUs carries: by copy engines, by kernels, and one load's latency.
 
     `latency` is that of one load that waits for the one before, here and below.
     """
 
-    generation: int
-    links: int
-    per_link: Rate
-    atomics: bool
     write: Timing
     read: Timing
     kernel_write: Timing
     kernel_read: Timing
     latency: Duration
+    atomics: bool
+
+
+class Nvlink(_Strict, frozen=True):
+    """The NVLink ports of each GPU.
+
+    All lead to switches, or with `pairs` so many from one GPU to another ("gpu0-gpu1"). `unused`
+    ports are down by design. `carries` is what a GPU reaches with all its links up; with `pairs`,
+    what the pair with the most links does.
+    """
+
+    generation: int
+    links: int
+    per_link: Rate
+    carries: Between
+    unused: tuple[int, ...] = ()
+    pairs: Mapping[str, int] | None = None
 
 
 class Pcie(_Strict, frozen=True):
-    """The PCIe link of each GPU, and what it carries between the GPU and the host.
+    """The PCIe link of each GPU; `switch` is what GPUs of one switch have in common."""
+
+    generation: int
+    width: int
+    idle_generation: int
+    switch: Ancestor = Ancestor.PXB
+
+
+class Host(_Strict, frozen=True):
+    """What the link between a GPU and the host carries.
 
     Memory is pinned but for `pageable_*`, and on the GPU's own NUMA node: on another one, all rates
     fall to the part `far_rate` of these.
     """
 
-    generation: int
-    width: int
-    idle_generation: int
+    link: HostLink
     to_device: Timing
     from_device: Timing
     pageable_to_device: Timing
@@ -122,7 +169,11 @@ class Managed(_Strict, frozen=True):
 
 
 class MachineFile(_Strict, frozen=True):
-    """One machine; `staged` is a copy without peer access."""
+    """One machine.
+
+    `staged` is a copy without peer access. `p2p` says over which common ancestors GPUs of one
+    product reach each other by PCIe; without NVLink and without that there is no peer access.
+    """
 
     title: str
     driver_version: str
@@ -130,52 +181,36 @@ class MachineFile(_Strict, frozen=True):
     gpu: GpuKind
     gpus: tuple[GpuSlot, ...]
     max_peers: int
-    nvlink: Nvlink
     pcie: Pcie
+    host: Host
     staged: Timing
     local: Local
     managed: Managed
+    nvlink: Nvlink | None = None
+    p2p: Mapping[Ancestor, Between] = {}
+    hidden: frozenset[Hidden] = frozenset()
 
     def kind_of(self, gpu: int) -> GpuKind:
         """What the GPU of that number is."""
         return self.gpus[gpu].gpu or self.gpu
+
+    def ancestor(self, gpu: int, peer: int) -> Ancestor:
+        """The nearest thing that two GPUs have in common."""
+        slot, other = self.gpus[gpu], self.gpus[peer]
+        if slot.pcie_switch == other.pcie_switch:
+            return self.pcie.switch
+        if slot.host_bridge is not None and slot.host_bridge == other.host_bridge:
+            return Ancestor.PHB
+        return Ancestor.NODE if slot.numa_node == other.numa_node else Ancestor.SYS
+
+    def over_pcie(self, gpu: int, peer: int) -> Between | None:
+        """What PCIe carries between two GPUs, or None where it offers no peer access."""
+        if self.kind_of(gpu).name != self.kind_of(peer).name:
+            return None
+        return self.p2p.get(self.ancestor(gpu, peer))
 
     def with_kind(self, gpu: int, kind: GpuKind) -> MachineFile:
         """The same machine with another GPU there."""
         slots = list(self.gpus)
         slots[gpu] = msgspec.structs.replace(slots[gpu], gpu=kind)
         return msgspec.structs.replace(self, gpus=tuple(slots))
-
-    def without(self, gpu: int) -> MachineFile:
-        """The same machine with that GPU gone; those behind it move up."""
-        return msgspec.structs.replace(self, gpus=self.gpus[:gpu] + self.gpus[gpu + 1 :])
-
-
-def machine_names() -> tuple[str, ...]:
-    """The machines that can be simulated."""
-    found = (entry.name for entry in _MACHINES.iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
-
-
-def load_machine(name: str) -> MachineFile:
-    """The machine of that name. Raises SimulationError."""
-    if name not in machine_names():
-        raise unknown_name("simulated machine", name, machine_names())
-    file = f"{name}.yaml"
-    return parse_machine((_MACHINES / file).read_text(encoding="utf-8"), file)
-
-
-def parse_machine(text: str, file: str) -> MachineFile:
-    """The machine that `text` describes. Raises SimulationError naming `file` and the key."""
-    try:
-        return msgspec.convert(yaml.safe_load(text), MachineFile, dec_hook=_quantity)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise SimulationError(f"{file}: {' '.join(str(error).split())}") from None
-
-
-def _quantity(kind: type[Any], value: Any) -> Any:
-    """A quantity with its unit; msgspec adds the key to what is raised here."""
-    parse = {Rate: units.parse_rate, Duration: units.parse_duration, Size: units.parse_size}[kind]
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} has no unit")
-    return kind(parse(value))

@@ -28,12 +28,13 @@ _PCIE_OUT: Final = {"in": 0.0, "out": 1.094}
 class Node:
     """A machine, its clock and what happened on it so far. The same calls give the same figures."""
 
-    def __init__(self, name: str, machine: MachineFile, defects: Defects) -> None:
+    def __init__(self, name: str, machine: MachineFile, defects: Defects, seed: int = 0) -> None:
         self.machine, self.defects = machine, defects
         self.clock = VirtualClock()
         self.wiring = Wiring(machine, defects, self.clock)
         self.timeline = Timeline(self.clock)
-        self.random = random.Random(name)
+        self.random = random.Random(f"{name}/{seed}" if seed else name)
+        self._noise_seed = f"{name}/{seed} noise"
         self.spoiler = Spoiler(self.random)
         self.uuids = tuple(
             f"GPU-{uuid.uuid5(_NAMESPACE, f'{name}/{slot.pci_address}')}" for slot in machine.gpus
@@ -70,11 +71,10 @@ class Node:
 
     def count(self, route: Route, size_bytes: int) -> None:
         """Add a transfer to the counters of the links that it crossed."""
-        for lane in route.lanes:
-            kind, gpu = lane
+        for kind, gpu, _ in route.lanes:
             if kind.startswith("nvlink"):
                 if Counters.STUCK not in self.defects.counters.get(gpu, ()):
-                    self.lane_bytes[lane] += size_bytes
+                    self.lane_bytes[kind, gpu] += size_bytes
             elif kind.startswith("pcie"):
                 for way, part in (_PCIE_IN if kind == "pcie in" else _PCIE_OUT).items():
                     self.lane_bytes[f"pcie {way}", gpu] += part * size_bytes
@@ -82,7 +82,7 @@ class Node:
             self._go_wrong(route)
 
     def _go_wrong(self, route: Route) -> None:
-        for kind, gpu in route.lanes:
+        for kind, gpu, _ in route.lanes:
             if gpu in self.defects.erring:
                 counts = self.nvlink_errors if kind.startswith("nvlink") else self.pcie_replays
                 counts[gpu] += 1
@@ -93,4 +93,4 @@ class Node:
     def _noise(self) -> float:
         """How much longer everything takes for a while; one such while is like no other."""
         while_number = int(self.clock.time_ns // _NOISE_NS)
-        return random.Random(while_number).uniform(*_NOISE)
+        return random.Random(f"{self._noise_seed} {while_number}").uniform(*_NOISE)

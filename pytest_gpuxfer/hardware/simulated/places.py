@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError
+from pytest_gpuxfer.hardware.simulated.links import wire
 from pytest_gpuxfer.hardware.simulated.machine_file import MachineFile
 
 GPU: Final = "gpuN"
@@ -78,6 +79,8 @@ def _no_form(text: str, forms: Sequence[str]) -> SimulationError:
 
 
 def _check_links(where: Where, machine: MachineFile) -> None:
+    if machine.nvlink is None:
+        raise SimulationError("the machine has no NVLink")
     last = machine.nvlink.links - 1
     if where.links[-1] > last:
         raise SimulationError(f"no link{where.links[-1]}; there are link0 to link{last}")
@@ -98,7 +101,8 @@ def nearest_place(text: str, forms: Sequence[str], machine: MachineFile) -> Wher
     gpus = usual.gpus if usual.form == PAIR else tuple(min(gpu, last) for gpu in usual.gpus)
     links = usual.links
     if links:
-        if not machine.nvlink.links:
+        used = [link for gpu, link in wire(machine) if gpu == gpus[0]]
+        if not used:
             raise SimulationError("the machine has no NVLink")
-        links = tuple(min(link, machine.nvlink.links - 1) for link in links)
+        links = tuple(min(used, key=lambda link: abs(link - wanted)) for wanted in links)
     return Where(usual.form, gpus, links)
