@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_gpuxfer.model import units
-from pytest_gpuxfer.model.cell import CellError, Check, Engine, parse_place
+from pytest_gpuxfer.model.cell import CellError, Check, Engine, Place, parse_place
 from pytest_gpuxfer.model.expectation import Bound, Limit, Location, NvlinkSpec, Profile
 from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.profiles.errors import quote, suggest
@@ -107,8 +107,10 @@ def _never_at(profile: Profile, on: str, where: Where) -> str:
     try:
         place = parse_place(on)
     except CellError:
+        place = Place.all()
+    if not place.gpus:
         return f"no such class; {suggest(on, [*profile.classes, 'gpu0', 'gpu0-gpu1'])}"
-    if not place.gpus or len(set(place.gpus)) < len(place.gpus):
+    if len(set(place.gpus)) < len(place.gpus):
         return "name a class, a pair or a GPU"
     if max(place.gpus) >= profile.gpus:
         return f"this profile's GPUs are gpu0 to gpu{profile.gpus - 1}"
