@@ -38,10 +38,19 @@ def test_healthy_machine_is_green_and_partial_is_said(suites: Run) -> None:
 
 
 def test_whole_machine_is_not_partial(suites: Run) -> None:
-    result = suites(profile="auto", machine="hgx-h200")
+    result = suites(profile="auto", machine="h200-alone")
     assert result.ret == 0
-    result.assert_outcomes(passed=2145)  # one NUMA node: nothing is far
+    result.assert_outcomes(passed=19, skipped=11)
     result.stdout.no_fnmatch_line("*PARTIAL*")
+    result.stdout.fnmatch_lines(["gpuxfer: auto: h200-single: it alone fits 1 x NVIDIA H200*"])
+
+
+def test_every_check_is_green_on_a_healthy_machine(suites: Run) -> None:
+    """One pair, one GPU and all together: a whole run has more of the same."""
+    chosen = "gpu0-gpu1/ or /gpu0/ or /all"
+    result = suites("-k", chosen, profile="auto", machine="hgx-h200")
+    assert result.ret == 0
+    assert set(result.parseoutcomes()) == {"passed", "deselected"}
     result.stdout.fnmatch_lines(["gpuxfer: auto: h200-nvlink: it alone fits 8 x NVIDIA H200*"])
 
 
