@@ -306,7 +306,7 @@ def test_setup_plan_judges_nothing_and_is_no_failure(suites: Run) -> None:
 def test_suites_without_a_profile_say_what_to_type(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--pyargs", "pytest_gpuxfer.suites")
     assert result.ret == 6
-    result.assert_outcomes(errors=17)
+    result.assert_outcomes(errors=18)
     result.stdout.fnmatch_lines(
         ["no hardware profile: run pytest --gpuxfer-hw=NAME (profiles: a100-nvlink, *), or auto"]
     )
