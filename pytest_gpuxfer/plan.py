@@ -126,7 +126,9 @@ def _sweep(profile: Profile, gpu_count: int) -> Iterator[Cell]:
         if spec is not None:
             first.setdefault(spec.name, Place.pair(*pair))
     for place, check in product(first.values(), methods.SWEPT):
-        yield from (Cell(check, place, size_bytes) for size_bytes in methods.SWEPT_SIZES_BYTES)
+        yield from (
+            Cell(check, place, size_bytes) for size_bytes in methods.swept_sizes_bytes(check)
+        )
 
 
 def _classes(profile: Profile, cell: Cell, gpu_count: int) -> list[ClassSpec | None]:

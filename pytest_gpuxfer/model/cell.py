@@ -34,6 +34,7 @@ DEFAULT_MEMORIES: Final = ("pinned", "malloc")  # left out of ids
 PATTERNS: Final = (
     "bidirectional", "one-to-all", "all-to-one", "host-to-all", "all-to-host", "host-and-all",
     "ring", "disjoint-pairs", "all-to-all", "round-trip", "pipelined", "far-node", "hidden",
+    "under-load",
 )  # fmt: skip
 _NO_ACCESS: Final = "no-access"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")

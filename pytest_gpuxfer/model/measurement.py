@@ -113,6 +113,7 @@ class Corruption(StrEnum):
     NEVER_WRITTEN = "the destination was never written"
     ZEROS = "zeros"
     STALE = "data of an earlier copy"
+    SHIFTED = "data of another place"
     FLIPPED_BIT = "one flipped bit"
     ONE_PAGE = "within one 64 KiB page"
     OTHER = "other data"

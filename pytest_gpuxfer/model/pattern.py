@@ -25,6 +25,17 @@ def mix(index: int) -> int:
     return word ^ (word >> 31)
 
 
+def index_of(word: int) -> int | None:
+    """The index below the period whose word this is, or None: `mix` backwards."""
+    word ^= (word >> 31) ^ (word >> 62)
+    word = (word * 0x319642B2D24D8EC3) & _MASK  # the inverses of mix's factors modulo 2^64
+    word ^= (word >> 27) ^ (word >> 54)
+    word = (word * 0x96DE1B173F119089) & _MASK
+    word ^= (word >> 30) ^ (word >> 60)
+    index = ((word - 0x9E3779B97F4A7C15) * 0xF1DE83E19937733D) & _MASK
+    return index if index < PERIOD_WORDS else None
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A window on the sequence; `offset_words` is reduced modulo the period."""

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from pytest_gpuxfer.hardware.driver import Comparison
 from pytest_gpuxfer.model.measurement import Corruption, Mismatch
-from pytest_gpuxfer.model.pattern import PERIOD_WORDS, POISON_WORD, Pattern
+from pytest_gpuxfer.model.pattern import PERIOD_WORDS, POISON_WORD, Pattern, index_of
 from pytest_gpuxfer.transfer.methods.base import Flow
 
 # Windows start on pages, so that a host source is as well aligned as any buffer.
@@ -45,6 +45,8 @@ def _classify(seen: Comparison, last: Pattern | None) -> Corruption:
     word = seen.first_offset_bytes // 8
     if last is not None and seen.got == last.word(word):
         return Corruption.STALE
+    if index_of(seen.got) is not None:
+        return Corruption.SHIFTED
     if seen.wrong_words == 1 and (seen.expected ^ seen.got).bit_count() == 1:
         return Corruption.FLIPPED_BIT
     if seen.first_offset_bytes // _PAGE_BYTES == seen.last_offset_bytes // _PAGE_BYTES:

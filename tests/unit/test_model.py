@@ -23,7 +23,7 @@ from pytest_gpuxfer.model.cell import (
     parse_cell,
     parse_check,
 )
-from pytest_gpuxfer.model.pattern import PERIOD_WORDS, Pattern, mix
+from pytest_gpuxfer.model.pattern import PERIOD_WORDS, Pattern, index_of, mix
 from pytest_gpuxfer.model.statistics import CONFIDENCE, interval_rank, summarize
 
 
@@ -157,3 +157,10 @@ def test_the_words_of_a_period_are_distinct_and_none_is_trivial() -> None:
     words = {mix(index) for index in range(PERIOD_WORDS)}
     assert len(words) == PERIOD_WORDS
     assert not words & {0, 2**64 - 1}
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, PERIOD_WORDS - 1))
+def test_a_word_tells_its_place(word: int, index: int) -> None:
+    assert index_of(mix(index)) == index
+    found = index_of(word)
+    assert found is None or mix(found) == word

@@ -120,6 +120,7 @@ def test_memory_that_no_access_was_granted_to_is_refused_aloud(lab: Lab, kind: s
         ("small_copy_latency.no-access/gpu0-gpu1/16B", 15320),
         ("load_latency.sm/gpu0-gpu1/2MiB", 855),
         ("load_latency.sm.mapped/gpu0/2MiB", 1185),
+        ("load_latency.sm.under-load/gpu0-gpu1/2MiB", 855),
     ],
 )
 def test_so_do_its_latencies(lab: Lab, cell_id: str, nanoseconds: float) -> None:
@@ -307,6 +308,7 @@ def test_a_gate_that_opened_by_itself_spoils_its_sample(lab: Lab) -> None:
         (Comparison(9, 0, 8000, 5, POISON_WORD), Corruption.NEVER_WRITTEN),
         (Comparison(9, 0, 8000, 5, 0), Corruption.ZEROS),
         (Comparison(9, 16, 8000, 5, Pattern(700).word(2)), Corruption.STALE),
+        (Comparison(9, 16, 8000, 5, Pattern(9).word(70)), Corruption.SHIFTED),
         (Comparison(1, 16, 16, 5, 4), Corruption.FLIPPED_BIT),
         (Comparison(9, 65536, 131064, 5, 2**40), Corruption.ONE_PAGE),
         (Comparison(9, 65528, 65536, 5, 2**40), Corruption.OTHER),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pytest_gpuxfer.model.cell import Cell, Check, Engine, Initiator, Place
-from pytest_gpuxfer.model.units import KIB, MIB
+from pytest_gpuxfer.model.units import GIB, KIB, MIB
 from pytest_gpuxfer.transfer.methods.base import Flow as Flow
 from pytest_gpuxfer.transfer.methods.base import Method as Method
 from pytest_gpuxfer.transfer.methods.base import Route as Route
@@ -55,7 +55,14 @@ SWEPT: Final = (
     Check("zero_copy", Engine.SM),
     Check("managed"),
 )
-SWEPT_SIZES_BYTES: Final = (KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB)
+_SWEPT_SIZES_BYTES: Final = (KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB)
+_LARGEST_BYTES: Final = GIB
+
+
+def swept_sizes_bytes(check: Check) -> tuple[int, ...]:
+    """The sizes of a sweep beside the usual one: to 1 GiB where no host memory is in the way."""
+    largest = (_LARGEST_BYTES,) if named(check.method).direct else ()
+    return (*_SWEPT_SIZES_BYTES, *largest)
 
 
 def named(name: str) -> Method:

@@ -171,8 +171,9 @@ class KernelCopy16(_DeviceCopy):
         plain = Check(self.name, Engine.SM, Initiator.WRITE)
         pulled = replace(plain, initiator=Initiator.READ)
         patterns = (None, "bidirectional", "all-to-one", "one-to-all")
-        return tuple(
-            replace(check, pattern=pattern) for pattern in patterns for check in (plain, pulled)
+        return (
+            *(replace(check, pattern=pattern) for pattern in patterns for check in (plain, pulled)),
+            *(replace(plain, memory=kind) for kind in (DeviceKind.POOL, DeviceKind.VMM)),
         )
 
     def _enqueue(self, arena: Arena, check: Check, route: Route) -> Enqueue:

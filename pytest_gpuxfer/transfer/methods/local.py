@@ -12,11 +12,15 @@ from pytest_gpuxfer.model.pattern import POISON_WORD, Pattern
 from pytest_gpuxfer.model.units import MIB
 from pytest_gpuxfer.transfer.arena import Arena
 from pytest_gpuxfer.transfer.methods.base import Flow, Route, Shape, plain_flow, write
+from pytest_gpuxfer.transfer.methods.device_copy import UnifiedCopy
+from pytest_gpuxfer.transfer.methods.host_link import HostToDevice
 from pytest_gpuxfer.transfer.waiting import wait_idle
 
 _SIZE_BYTES: Final = 512 * MIB
 _CHAIN_BYTES: Final = 2 * MIB  # 16384 lines: more than a GPU's first cache, within its TLB's reach
 _HOPS: Final = 16_384  # once round
+_UNDER_LOAD: Final = "under-load"
+_BULK_COPIES: Final = 12  # of 512 MiB: 16 ms over 18 NVLinks of 26.6 GB/s, a chase takes 14
 
 
 class LocalCopy:
@@ -65,7 +69,9 @@ class LoadLatency:
 
     def checks(self) -> tuple[Check, ...]:
         plain = Check(self.name, Engine.SM)
-        return (plain, replace(plain, memory="mapped"))
+        of_host = replace(plain, memory="mapped")
+        loaded = (replace(check, pattern=_UNDER_LOAD) for check in (plain, of_host))
+        return (plain, of_host, *loaded)
 
     def shape(self, check: Check) -> tuple[Shape, ...]:
         return (Shape.FROM_HOST,) if check.memory == "mapped" else (Shape.PAIR,)
@@ -76,7 +82,11 @@ class LoadLatency:
     def lacks(self, check: Check, route: Route, arena: Arena) -> str | None:  # noqa: ARG002
         return None
 
-    def flow(self, check: Check, route: Route, arena: Arena, size_bytes: int) -> Flow:  # noqa: ARG002
+    def flow(self, check: Check, route: Route, arena: Arena, size_bytes: int) -> Flow:
+        flow = self._chase(route, arena, size_bytes)
+        return _beside_copies(flow, arena) if check.pattern == _UNDER_LOAD else flow
+
+    def _chase(self, route: Route, arena: Arena, size_bytes: int) -> Flow:
         # The thread runs on the source of a pair, and on the GPU that reads the host.
         gpu = route.destination if route.source is None else route.source
         owner = None if route.source is None else route.destination
@@ -116,3 +126,25 @@ class LoadLatency:
             poison=poison,
             compare=came_round,
         )
+
+
+def _beside_copies(flow: Flow, arena: Arena) -> Flow:
+    """The same while copies fill the link, which outlast it; so no gate may hold it back."""
+    route = replace(flow.route, slot=1)
+    if route.is_pair:
+        copy = UnifiedCopy().flow(Check(UnifiedCopy.name), route, arena, _SIZE_BYTES)
+    else:
+        copy = HostToDevice().flow(Check(HostToDevice.name), route, arena, _SIZE_BYTES // 2)
+    copies = _BULK_COPIES if route.is_pair else _BULK_COPIES // 2
+
+    def enqueue(held: Memory) -> None:
+        source = copy.load(Pattern(0))
+        for _ in range(copies):
+            copy.enqueue(source)
+        flow.enqueue(held)
+
+    def compare(pattern: Pattern) -> Comparison:
+        wait_idle(arena, copy.timed_gpu, copy.stream)
+        return flow.compare(pattern)
+
+    return replace(flow, enqueue=enqueue, compare=compare, gate=False)
