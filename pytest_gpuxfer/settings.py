@@ -161,10 +161,12 @@ def _isolate(text: str | None) -> bool | None:
 
 
 def _deadline(text: str | None) -> float | None:
+    if text is None:
+        return None
     from pytest_gpuxfer.model.units import UnitError, parse_duration
 
     try:
-        return None if text is None else parse_duration(text)
+        return parse_duration(text)
     except UnitError as error:
         raise SettingsError(f"--gpuxfer-deadline: {error}") from None
 
