@@ -88,7 +88,8 @@ def test_a_crash_costs_the_cell_that_met_it(isolate: Isolate) -> None:
 def test_a_killed_child_is_told_by_its_signal_and_replaced(isolate: Isolate) -> None:
     isolated = isolate()
     isolated.measure(COPY)
-    os.kill(*measuring_children(os.getpid()), signal.SIGSEGV)
+    (child,) = measuring_children(os.getpid())
+    os.kill(child, signal.SIGSEGV)
     assert failure_of(isolated, READ).message == "the measuring process was ended by SIGSEGV"
     assert isolated.measure(COPY).failure is None
 
