@@ -56,7 +56,8 @@ def _wants_matrix(group: Group) -> bool:
     if not all(line.expectation.cell.place.is_pair for line in group):
         return False
     plain = check.access and not check.memory and not check.pattern
-    return (check.method in _MAIN and plain) or any(_stands_out(line) for line in group)
+    several = len(group) > 1  # the sizes of a sweep have a table of their own
+    return (check.method in _MAIN and plain and several) or any(map(_stands_out, group))
 
 
 def _stands_out(line: CellLine) -> bool:
