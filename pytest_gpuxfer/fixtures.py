@@ -10,7 +10,13 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gpuxfer.audit import Traffic
-    from pytest_gpuxfer.instruments import JudgedCell, PeerAccessSwitch, Thresholds, Transfer
+    from pytest_gpuxfer.instruments import (
+        JudgedCell,
+        PeerAccessSwitch,
+        Thresholds,
+        Transfer,
+        TriedGate,
+    )
     from pytest_gpuxfer.model.machine import Gpu, Machine
     from pytest_gpuxfer.parameters import GpuPair
     from pytest_gpuxfer.session import GpuxferSession
@@ -193,3 +199,14 @@ def verdict(
     from pytest_gpuxfer.parameters import given
 
     return judge_in_setup(gpuxfer_session, given(cell), request.node)
+
+
+@pytest.fixture
+def tried_gate(
+    gpuxfer_gate: Any, request: pytest.FixtureRequest, gpuxfer_session: GpuxferSession
+) -> TriedGate:
+    """Each gate of the self-test, tried; of --gpuxfer-selftest alone."""
+    from pytest_gpuxfer.instruments import try_in_setup
+    from pytest_gpuxfer.parameters import given
+
+    return try_in_setup(gpuxfer_session, given(gpuxfer_gate), request.node)

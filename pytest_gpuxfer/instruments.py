@@ -18,7 +18,8 @@ from pytest_gpuxfer.model.verdict import Outcome
 from pytest_gpuxfer.parameters import GpuPair
 from pytest_gpuxfer.plan import planned_cell
 from pytest_gpuxfer.report import junit
-from pytest_gpuxfer.report.records import CellLine
+from pytest_gpuxfer.report.records import CellLine, GateLine
+from pytest_gpuxfer.selftest import Gate, try_gate
 from pytest_gpuxfer.session import GpuxferSession, Red, failure_text
 from pytest_gpuxfer.transfer import methods
 from pytest_gpuxfer.transfer.arena import Arena, CannotAllocateError
@@ -144,6 +145,36 @@ def judge_in_setup(
     if outcome.undecided or outcome in (Outcome.NOT_EXPECTED, Outcome.WAIVED):
         session.settle(line)
     return JudgedCell(session, line)
+
+
+class TriedGate:
+    """A gate of the self-test, tried; what is left is to say what became of it."""
+
+    def __init__(self, line: GateLine) -> None:
+        self.line = line
+
+    def require(self) -> None:
+        """Fail the test where the gate did not fail as it should."""
+        if not self.line.holds:
+            raise Red(f"gate {self.line.gate}: {self.line.words}", undecided=False)
+
+
+def try_in_setup(session: GpuxferSession, gate: Gate, item: pytest.Item) -> TriedGate:
+    """Try a gate and note it on the item; skips what cannot be tried here.
+
+    What could not be measured is raised here, as undecided.
+    """
+    bench_of(session)  # says why where there is none
+    run = session.open()
+    with machine_faults():
+        line = try_gate(run, gate)
+    item.user_properties.extend(junit.gate_properties(run.header, line))
+    if line.skipped is not None:
+        pytest.skip(line.words)
+    failure = line.measurement.failure if line.measurement else None
+    if failure is not None:
+        raise Red(f"gate {gate.name}: {failure_text(failure)}")
+    return TriedGate(line)
 
 
 class Transfer:

@@ -16,7 +16,8 @@ import pytest
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.machine import Gpu
 from pytest_gpuxfer.run import Run
-from pytest_gpuxfer.session import CELL, GpuxferSession, Red, failure_text, session_of
+from pytest_gpuxfer.selftest import GATES, Gate
+from pytest_gpuxfer.session import CELL, GATE, GpuxferSession, Red, failure_text, session_of
 
 Value = TypeVar("Value")
 
@@ -52,6 +53,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("gpuxfer")
     if CELL in metafunc.fixturenames and marker is not None:
         _give(metafunc, CELL, _cells(session, marker.args))
+    if GATE in metafunc.fixturenames:
+        _give(metafunc, GATE, _gates(session))
     if "gpuxfer_gpu" in metafunc.fixturenames:
         _give(metafunc, "gpuxfer_gpu", _gpus(session.open()))
     if "gpuxfer_gpu_pair" in metafunc.fixturenames:
@@ -67,8 +70,16 @@ def _label(value: object) -> str:
         return value.cell.id
     if isinstance(value, GpuPair):
         return f"{value.source.label}-{value.destination.label}"
+    if isinstance(value, Gate):
+        return value.name
     assert isinstance(value, (Gpu, Missing))
     return value.label
+
+
+def _gates(session: GpuxferSession) -> Sequence[Gate | Missing]:
+    if not session.settings.selftest:
+        return [Missing("no-selftest", "the self-test runs with --gpuxfer-selftest", skips=True)]
+    return GATES
 
 
 def _cells(session: GpuxferSession, methods: Sequence[str]) -> Sequence[Expectation | Missing]:

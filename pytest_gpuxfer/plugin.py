@@ -8,7 +8,7 @@ from pytest_gpuxfer.settings import SettingsError, add_options, read_settings
 
 pytest_plugins = ("pytest_gpuxfer.fixtures",)
 
-_PARAMETERS = frozenset({"cell", "gpuxfer_gpu", "gpuxfer_gpu_pair"})
+_PARAMETERS = frozenset({"cell", "gpuxfer_gate", "gpuxfer_gpu", "gpuxfer_gpu_pair"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

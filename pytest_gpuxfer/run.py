@@ -22,6 +22,7 @@ from pytest_gpuxfer.report.records import (
     SCHEMA,
     CellLine,
     End,
+    GateLine,
     Header,
     Line,
     Record,
@@ -139,6 +140,7 @@ class Run:
         self.profile, self._chosen = profile, chosen
         self.selected: set[str] = set()  # cell ids that the verdict on the run rests on
         self.lines: dict[str, CellLine] = {}
+        self.gates: list[GateLine] = []  # of a run that is a self-test
         self.end: End | None = None
         self._measured: dict[str, Measurement] = {}
         self._out = out
@@ -185,7 +187,8 @@ class Run:
 
     @property
     def record(self) -> Record:
-        return Record(self.header, tuple(self.lines.values()), self.end)
+        lines, gates = tuple(self.lines.values()), tuple(self.gates)
+        return Record(self.header, lines, self.end, gates=gates)
 
     @property
     def record_path(self) -> Path | None:
@@ -193,7 +196,8 @@ class Run:
 
     @property
     def measured_any(self) -> bool:
-        measured = (line.measurement for line in self.lines.values())
+        measured = [line.measurement for line in self.lines.values()]
+        measured += [line.measurement for line in self.gates]
         return any(found is not None and found.failure is None for found in measured)
 
     @property
@@ -292,6 +296,11 @@ class Run:
         for other in needed:  # after its own line: two checks may rest on each other
             self.judge(self.expect(other))
         return line
+
+    def note(self, line: GateLine) -> None:
+        """Keep and record what became of one gate of the self-test."""
+        self.gates.append(line)
+        self._write(line)
 
     def _needs(self, expectation: Expectation) -> tuple[Cell, ...]:
         from pytest_gpuxfer.plan import needs

@@ -28,6 +28,7 @@ except ImportError:
 UNDECIDED_STATUS: Final = 6  # red only by what could not be decided
 FULL_BLOCKS: Final = 10  # red tests told at length; the terminal gives the others one line each
 CELL: Final = "cell"  # the parameter that holds an expectation
+GATE: Final = "gpuxfer_gate"  # the parameter that holds a gate of the self-test
 _VERDICT: Final = "verdict"  # the property that holds an outcome
 
 
@@ -179,9 +180,16 @@ class GpuxferSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put our items, and no others, into the plan's order: peer access off comes first."""
+        """Put our items, and no others, into the plan's order: peer access off comes first.
+
+        A self-test is of gates alone.
+        """
         if self._run is None:
             return
+        if self.settings.selftest:
+            others = [item for item in items if _gate_of(item) is None]
+            self._config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if _gate_of(item) is not None]
         order = {wanted.cell.id: number for number, wanted in enumerate(self._run.plan)}
         ours = [(number, item) for number, item in enumerate(items) if expectation_of(item)]
         by_plan = sorted((item for _, item in ours), key=lambda item: order[_cell_id(item)])
@@ -193,14 +201,15 @@ class GpuxferSession:
             self._run.begin(_cell_id(item) for item in session.items if expectation_of(item))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Name the item's test case in JUnit XML after its cell."""
+        """Name the item's test case in JUnit XML after its cell, or its gate."""
         xml = self._config.stash.get(xml_key, None) if xml_key else None
         wanted = expectation_of(item)
-        if xml is not None and wanted is not None:
+        gate = _gate_of(item) if self.settings.selftest else None
+        if xml is not None and (wanted is not None or gate is not None):
             case = xml.node_reporter(item.nodeid)
-            name = junit.classname(self.open().header, wanted.cell.check.method)
-            case.add_attribute("classname", name)
-            case.add_attribute("name", wanted.cell.id)
+            method = wanted.cell.check.method if wanted else "selftest"
+            case.add_attribute("classname", junit.classname(self.open().header, method))
+            case.add_attribute("name", wanted.cell.id if wanted else gate)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -264,7 +273,8 @@ class GpuxferSession:
         terminalreporter.section("gpuxfer SIMULATED" if run.header.simulated else "gpuxfer")
         if self.settings.hardware is None:
             return
-        *lines, result = terminal.summary_lines(run.record)
+        say = terminal.selftest_lines if self.settings.selftest else terminal.summary_lines
+        *lines, result = say(run.record)
         for line in lines:
             terminalreporter.write_line(line)
         if run.record_error is not None:
@@ -278,6 +288,12 @@ class GpuxferSession:
 
 
 _SESSION: Final = pytest.StashKey[GpuxferSession]()
+
+
+def _gate_of(item: pytest.Item) -> str | None:
+    """The gate of the self-test that an item tries; None for every other item."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.id) if callspec and GATE in callspec.params else None
 
 
 def _cell_id(item: pytest.Item) -> str:

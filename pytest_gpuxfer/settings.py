@@ -36,6 +36,7 @@ class Settings:
     isolate: bool | None  # measure in a process of its own; None: where that is of use
     deadline_ns: float | None  # of the whole run
     lock: Path | None  # the folder of the host's lock; None: take none
+    selftest: bool  # spoil what is measured, and see every gate fail
     judges: bool  # False for --collect-only and the like
     prints_only: bool  # --help and the like: no hardware is touched
     distributed: bool  # pytest-xdist has workers, or this is one
@@ -98,6 +99,13 @@ def add_options(parser: pytest.Parser) -> None:
         "Where the lock lies that keeps two runs of a host apart; /tmp unless told. Ini:"
         " gpuxfer_lock.",
     )
+    group.addoption(
+        "--gpuxfer-selftest",
+        action="store_true",
+        default=None,
+        help="Prove on this machine that each gate can fail, and measure nothing else: a copy with"
+        " peer access off, a wrong bit, a raised floor (GB/s), a hidden GPU.",
+    )
     parser.addini("gpuxfer_hw", "As --gpuxfer-hw.", default="")
     parser.addini("gpuxfer_out", "As --gpuxfer-out.", default="")
     parser.addini("gpuxfer_degraded", "As --gpuxfer-degraded.", default="")
@@ -110,6 +118,9 @@ def read_settings(config: pytest.Config) -> Settings:
     hardware, out = _value(config, "hw", ini=True), _value(config, "out", ini=True)
     if config.getoption("gpuxfer_gpus") is not None and hardware is None:
         raise SettingsError("--gpuxfer-gpus declares a part of a profile; add --gpuxfer-hw=NAME")
+    selftest = bool(config.getoption("gpuxfer_selftest"))
+    if selftest and hardware is None:
+        raise SettingsError("--gpuxfer-selftest tries a profile's gates; add --gpuxfer-hw=NAME")
     return Settings(
         hardware=hardware,
         simulated=_value(config, "sim"),
@@ -120,6 +131,7 @@ def read_settings(config: pytest.Config) -> Settings:
         isolate=_isolate(_value(config, "isolate")),
         deadline_ns=_deadline(_value(config, "deadline", ini=True)),
         lock=_lock(config),
+        selftest=selftest,
         judges=not any(config.getoption(name, False) for name in _NOT_JUDGING),
         prints_only=any(config.getoption(name, False) for name in _PRINTING),
         distributed=hasattr(config, "workerinput")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.evidence import conclude
 from pytest_gpuxfer.report.failure import rates_of
-from pytest_gpuxfer.report.records import CellLine, Header
+from pytest_gpuxfer.report.records import CellLine, GateLine, Header
 
 
 def classname(header: Header, method: str) -> str:
@@ -38,3 +38,13 @@ def properties(header: Header, line: CellLine) -> Iterator[tuple[str, str]]:
     for index in line.expectation.cell.place.gpus:
         if index < len(gpus):
             yield f"gpu{index}", f"{gpus[index].uuid} {gpus[index].pci_address}"
+
+
+def gate_properties(header: Header, line: GateLine) -> Iterator[tuple[str, str]]:
+    """As `properties`, of a gate of the self-test."""
+    yield "done", line.done
+    yield "wanted", f"{line.outcome} {line.reason}"
+    if line.verdict is not None:
+        yield "given", f"{line.verdict.outcome} {line.verdict.reason}"
+    if header.simulated:
+        yield "SIMULATED", " ".join((header.simulated, *header.faults))

@@ -1,6 +1,7 @@
 """The record: one JSON Lines file a host and run, flushed line by line, read back typed.
 
-A header, a line for each cell, and a closing line. Every report is a view of it.
+A header, a line for each cell or for each gate of a self-test, and a closing line. Every report
+is a view of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pytest_gpuxfer.model.cell import parse_check
 from pytest_gpuxfer.model.expectation import Expectation, Profile
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import Failure, Measurement
-from pytest_gpuxfer.model.verdict import Outcome, Verdict, judge
+from pytest_gpuxfer.model.verdict import Outcome, Reason, Verdict, judge
 
 SCHEMA: Final = 1
 SCHEMA_FILE: Final = Path(__file__).with_name("record.schema.json")
@@ -66,6 +67,45 @@ class CellLine(msgspec.Struct, frozen=True, tag="cell", tag_field="kind"):
         return judge(self.measurement, self.expectation, health, baselines)
 
 
+class GateLine(msgspec.Struct, frozen=True, tag="gate", tag_field="kind"):
+    """One gate of the self-test. It is judged by its measurement alone, without health.
+
+    The verdict must be `outcome` by `reason`, with `says` among its words.
+    """
+
+    gate: str
+    done: str  # how the measurement or what is asked of it was spoilt
+    outcome: Outcome
+    reason: Reason
+    says: str = ""
+    skipped: str | None = None  # why it was not tried; the fields below are None then
+    measurement: Measurement | None = None
+    expectation: Expectation | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the gate failed as it should."""
+        given = self.verdict
+        return (
+            given is not None
+            and (given.outcome, given.reason) == (self.outcome, self.reason)
+            and self.says in given.words
+        )
+
+    @property
+    def words(self) -> str:
+        """What became of it, for a person."""
+        if self.verdict is None:
+            return f"not tried: {self.skipped}"
+        if self.holds:
+            return f"fails as it should: {self.outcome} {self.reason}"
+        given = f"{self.verdict.outcome} {self.verdict.reason}: {self.verdict.words}"
+        what = "FAILS OTHERWISE" if self.verdict.outcome.red else "CANNOT FAIL"
+        says = f" and say {self.says!r}" if self.says else ""
+        return f"{what}: {self.done} must be {self.outcome} {self.reason}{says}, and is {given}"
+
+
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
     """How the run came out. `counts` is by outcome, over the cells judged."""
 
@@ -76,7 +116,7 @@ class End(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
     judged: int
 
 
-Line = Header | CellLine | End
+Line = Header | CellLine | GateLine | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +127,7 @@ class Record:
     cells: tuple[CellLine, ...]
     end: End | None = None
     broken: str | None = None
+    gates: tuple[GateLine, ...] = ()  # of a run that is a self-test
 
 
 def count_outcomes(cells: Sequence[CellLine]) -> dict[str, int]:
@@ -138,8 +179,9 @@ def read(path: Path) -> Record:
     if lines[0].schema != SCHEMA:
         raise RecordError(f"{path}: schema {lines[0].schema}, this version reads {SCHEMA}")
     cells = tuple(line for line in lines if isinstance(line, CellLine))
+    gates = tuple(line for line in lines if isinstance(line, GateLine))
     end = lines[-1] if isinstance(lines[-1], End) else None
-    return Record(lines[0], cells, end, broken)
+    return Record(lines[0], cells, end, broken, gates)
 
 
 def json_schema() -> dict[str, Any]:

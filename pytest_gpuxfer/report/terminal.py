@@ -87,6 +87,23 @@ def summary_lines(record: Record) -> list[str]:
     return lines
 
 
+def selftest_lines(record: Record) -> list[str]:
+    """A line a gate, and what the self-test does not say; the last line is the result."""
+    lines = [_simulated(record.header)] if record.header.simulated else []
+    for gate in record.gates:
+        lines += textwrap.wrap(
+            f"{gate.gate:<20}{gate.words}", WIDTH, subsequent_indent=" " * 20, max_lines=4
+        )
+    holding = sum(gate.holds for gate in record.gates)
+    skipped = sum(gate.verdict is None for gate in record.gates)
+    rest = f", {skipped} not tried" if skipped else ""
+    other = len(record.gates) - holding - skipped
+    wrong = f", {other} {'does' if other == 1 else 'do'} not" if other else ""
+    simulated = "SIMULATED " if record.header.simulated else ""
+    result = f"{simulated}self-test: {holding} gates fail as they should{wrong}{rest}"
+    return [*lines, "", *_partial(record), result]
+
+
 def _machine_checks(cells: Sequence[CellLine]) -> Iterator[str]:
     """One line a check: how many came to what, and where it is red."""
     by_check: dict[str, list[CellLine]] = {}

@@ -26,10 +26,11 @@ ALLOWED = {
     "run": {
         "__init__", "model", "profiles", "hardware", "transfer", "plan", "report", "settings",
     },
+    "selftest": {"model", "hardware", "transfer", "plan", "report", "run"},
     "session": {"model", "report", "run", "settings", "lock"},
-    "parameters": {"model", "profiles", "plan", "run", "session"},
+    "parameters": {"model", "profiles", "plan", "run", "session", "selftest"},
     "instruments": {
-        "model", "hardware", "transfer", "plan", "report", "session", "parameters",
+        "model", "hardware", "transfer", "plan", "report", "session", "parameters", "selftest",
     },
     "path_audit": {"model", "audit", "session", "instruments"},
     "cli": {"__init__", "model", "profiles", "hardware", "audit", "plan", "report", "predict"},

@@ -16,8 +16,8 @@ def settings(pytester: pytest.Pytester, *options: str) -> Settings:
 def test_without_options_nothing_is_asked(pytester: pytest.Pytester) -> None:
     assert settings(pytester) == Settings(
         hardware=None, simulated=None, faults=(), out=None, gpus=None, degraded_fails=False,
-        isolate=None, deadline_ns=None, lock=Path("/tmp"), judges=True, prints_only=False,
-        distributed=False,
+        isolate=None, deadline_ns=None, lock=Path("/tmp"), selftest=False, judges=True,
+        prints_only=False, distributed=False,
     )  # fmt: skip
     assert not settings(pytester).asked
 
@@ -54,6 +54,7 @@ def test_workers_are_seen(pytester: pytest.Pytester, option: str) -> None:
         ["--gpuxfer-degraded=perhaps"],
         ["--gpuxfer-fault=a"],
         ["--gpuxfer-out="],
+        ["--gpuxfer-selftest"],
     ],
     ids=lambda options: options[0],
 )
