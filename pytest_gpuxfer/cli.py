@@ -73,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        print(line)
+        # A record's words may be anyone's: none of their control codes reaches the terminal.
+        print("".join(c if c.isprintable() else "?" for c in line))
 
 
 def _topo(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Final
@@ -16,6 +17,16 @@ from pytest_gpuxfer.model.unknown import Unknown
 
 FEWEST_EQUALS: Final = 4  # fewer have no outlier
 _TOLD: Final = 4
+_JOINED: Final = ("completed", "not supported")  # there is none of GPUs before Hopper
+
+
+def out_of_fabric(case: Case) -> Verdict | None:
+    """A GPU that has not joined the fabric: its links may be up and yet carry nothing."""
+    fabric = case.measurement.reading.fabric if case.measurement.reading else None
+    if fabric is None or isinstance(fabric, Unknown) or fabric in _JOINED:
+        return None
+    words = f"the fabric state is: {fabric}"
+    return Verdict(Outcome.FAIL, Reason.OUT_OF_FABRIC, words)
 
 
 def links_short(case: Case) -> Verdict | None:
@@ -57,7 +68,7 @@ def _nvlinks_short(ports: tuple[NvlinkPort, ...], wanted: Expectation) -> Verdic
             words = f"NVLink {port.link} is of generation {generation}"
             return Verdict(Outcome.FAIL, Reason.LINKS_SHORT, words)
         rate = port.rate_bytes_per_s
-        if not isinstance(rate, Unknown) and rate < wanted.nvlink.per_link_bytes_per_s:
+        if not isinstance(rate, Unknown) and not rate >= wanted.nvlink.per_link_bytes_per_s:
             words = f"NVLink {port.link} runs at {units.format_rate(rate)}"
             return Verdict(Outcome.FAIL, Reason.LINKS_SHORT, words)
     return None
@@ -83,6 +94,9 @@ def uneven(case: Case) -> Verdict | None:
     medians, wanted = reading.medians, len(case.expectation.members)
     if len(medians) < FEWEST_EQUALS or len(medians) < wanted / 2:
         words = f"{len(medians)} of {wanted} cells have a figure: nothing to compare"
+        return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
+    if not all(0 < rate < math.inf for rate in medians.values()):
+        words = "a cell's figure is no rate: nothing to compare"
         return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
     beyond = outliers(medians)
     middle = units.format_rate(median(medians.values()))
@@ -121,6 +135,8 @@ def machine_check_done(case: Case) -> Verdict | None:
             return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, words)
         words = "; ".join(map(str, case.measurement.access))
         return Verdict(Outcome.PASS, Reason.INSIDE, words)
+    if _empty(reading):
+        return Verdict(Outcome.INCONCLUSIVE, Reason.NOT_READABLE, "nothing was read")
     link = reading.pcie_under_load
     if link is not None and (
         isinstance(link.generation, Unknown) or isinstance(link.width, Unknown)
@@ -129,6 +145,15 @@ def machine_check_done(case: Case) -> Verdict | None:
         words = f"PCIe link under load: generation {link.generation}, width {link.width}"
         return Verdict(Outcome.NOT_EXPECTED, Reason.NOT_READABLE, words, (words,))
     return Verdict(Outcome.PASS, Reason.INSIDE, _describe_reading(case), _nvlinks_unread(reading))
+
+
+def _empty(reading: Reading) -> bool:
+    """Whether there is nothing in it that could be as it should be."""
+    counts = [count for count in (reading.answered, reading.added) if count is not None]
+    if counts:
+        return any(count.asked <= 0 for count in counts)
+    nvlinks = () if isinstance(reading.nvlinks, Unknown) else reading.nvlinks
+    return not reading.gpus and not nvlinks and reading.pcie_under_load is None
 
 
 def _nvlinks_unread(reading: Reading) -> tuple[str, ...]:

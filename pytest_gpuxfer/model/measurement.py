@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,6 +93,18 @@ class Sample:
     flows_ns: tuple[float, ...] = ()
 
     @property
+    def possible(self) -> bool:
+        """Whether its numbers can be those of a copy: a record's may be anything."""
+        times_ns = (self.elapsed_ns, *self.flows_ns)
+        if self.operations <= 0 or not all(0 < elapsed < math.inf for elapsed in times_ns):
+            return False
+        try:
+            rates = (self.total_bytes_per_s, self.rate_bytes_per_s)
+            return all(0 < part < math.inf for part in (*rates, self.elapsed_ns / self.operations))
+        except OverflowError:  # a whole number that no float holds
+            return False
+
+    @property
     def total_bytes_per_s(self) -> float:
         return units.rate_of(self.moved_bytes, self.elapsed_ns)
 
@@ -163,6 +176,7 @@ class Health:
     unread: tuple[str, ...] = ()
     risen: tuple[str, ...] = ()  # "NVLink errors of gpu3 rose by 12", ...
     xids: tuple[str, ...] = ()  # "Xid 74 on gpu3", ...: what the driver reported meanwhile
+    modes: tuple[str, ...] = ()  # "confidential computing on gpu3", ...: no fault, yet it costs
 
 
 class FailureKind(StrEnum):
@@ -202,6 +216,7 @@ class Reading:
     gpus: tuple[str, ...] | None = None  # product names in PCI order
     mig_gpus: tuple[str, ...] = ()  # labels of GPUs with MIG on
     nvlinks: tuple[NvlinkPort, ...] | Unknown | None = None
+    fabric: str | Unknown | None = None  # of a GPU: "completed", "not supported", ...
     pcie_under_load: PcieLink | None = None
     answered: Count | None = None  # rounds of flags between two running kernels
     added: Count | None = None  # atomic additions that arrived

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.evidence import conclude, silent
 from pytest_gpuxfer.model.expectation import Bound
-from pytest_gpuxfer.model.measurement import Access, Sample
+from pytest_gpuxfer.model.measurement import Access
 from pytest_gpuxfer.model.outcome import Case, Outcome, Reason, Verdict
 from pytest_gpuxfer.model.statistics import Summary
 
@@ -119,30 +119,30 @@ def unusable(case: Case) -> Verdict | None:
     why = ""
     if not measurement.samples:
         why = "; ".join(dict.fromkeys(measurement.discarded)) or "no sample was taken"
-    elif not all(_possible(sample) for sample in measurement.samples):
+    elif not all(sample.possible for sample in measurement.samples):
         why = "a sample's time or size is impossible"
     elif measurement.integrity is None or measurement.integrity.checked_bytes <= 0:
         why = "the data was not checked"
     return Verdict(Outcome.ERROR, Reason.NOT_MEASURED, why) if why else None
 
 
-def _possible(sample: Sample) -> bool:
-    return (
-        math.isfinite(sample.elapsed_ns)
-        and sample.elapsed_ns > 0
-        and sample.moved_bytes > 0
-        and sample.operations > 0
-        and all(math.isfinite(elapsed) and elapsed > 0 for elapsed in sample.flows_ns)
-    )
-
-
 def above_physical(case: Case) -> Verdict | None:
     """Faster than the declared link can carry: measured wrongly (rule 7)."""
     bound, rates = case.expectation.physical, case.measurement.rates()
-    if bound is None or rates is None or rates.median <= bound.value:
+    if bound is None or rates is None:
+        return None
+    if not 0 < bound.value < math.inf:
+        return _no_limit(bound, bound.value)
+    if rates.median <= bound.value:
         return None
     words = f"{units.format_rate(rates.median)} is above the link's {bound.text}: measured wrongly"
     return Verdict(Outcome.ERROR, Reason.ABOVE_PHYSICAL, words)
+
+
+def _no_limit(bound: Bound, value: float) -> Verdict:
+    """What compares with everything, or with nothing, limits nothing."""
+    words = f"{bound.text}, {bound.location}, comes to {value}: no limit"
+    return Verdict(Outcome.ERROR, Reason.NO_LIMIT, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,8 @@ def rate_against_limit(case: Case) -> Verdict | None:
     if value is None:
         words = f"{bound.text}: {bound.of_check} has no figure at {case.expectation.cell.place}"
         return Verdict(Outcome.INCONCLUSIVE, Reason.NO_LIMIT, words)
+    if not 0 < value < math.inf:
+        return _no_limit(bound, value)
     is_ceiling = limit.ceiling is not None
     summary = case.measurement.latencies() if is_ceiling else case.measurement.rates()
     assert summary is not None
@@ -218,6 +220,8 @@ def inside(case: Case) -> Verdict:
         return Verdict(Outcome.PASS, Reason.INSIDE, f"{words}, the {what} is not judged", unchecked)
     wanted = limit.expect.resolve(case.baselines) if limit.expect else None
     tolerance = case.expectation.tolerance
+    if limit.expect and wanted is not None and not 0 < wanted * (1 - tolerance) < math.inf:
+        return _no_limit(limit.expect, wanted * (1 - tolerance))
     if wanted is not None and rates.high < wanted * (1 - tolerance):
         words = f"{words} is more than {tolerance:.0%} below the {show(wanted)} expected"
         assert limit.expect is not None

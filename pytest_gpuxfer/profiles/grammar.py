@@ -23,6 +23,7 @@ REQUIRED_KEYS: Final = (
 OPTIONAL_KEYS: Final = ("extends", "waivers")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CLASS: Final = re.compile(r"NV(?P<links>[1-9][0-9]?)|PIX|PXB|PHB|NODE|SYS|C2C")
+_LONGEST_PATTERN: Final = 200  # matching takes the square of its length
 _PAIR_PATHS: Final = (PathKind.NVLINK, PathKind.PCIE_P2P, PathKind.STAGED, PathKind.C2C)
 _MOST_GPUS: Final = 64
 _WIDTHS: Final = ("1", "2", "4", "8", "16", "32")
@@ -173,8 +174,11 @@ def _read_pair(section: Section, key: str, gpus: int) -> Place:
 
 def _read_waiver(value: Value) -> Waiver:
     section = value.section(("cells", "owner", "reason", "until"))
+    cells = section["cells"].text()
+    if len(cells) > _LONGEST_PATTERN:
+        raise section["cells"].wrong(f"longer than {_LONGEST_PATTERN} characters; no cell id is")
     return Waiver(
-        cells=section["cells"].text(),
+        cells=cells,
         owner=section["owner"].text(),
         reason=section["reason"].text(),
         until=section["until"].date(month_suffices=False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator
 from typing import Final
@@ -27,7 +26,7 @@ def rates_of(line: CellLine) -> Summary | None:
     measurement = line.measurement
     if measurement is None or not measurement.samples or line.verdict.reason is Reason.WRONG_DATA:
         return None
-    usable = all(math.isfinite(s.elapsed_ns) and s.elapsed_ns > 0 for s in measurement.samples)
+    usable = all(sample.possible for sample in measurement.samples)
     return measurement.rates() if usable else None
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pytest_gpuxfer.model.cell import parse_check
+from pytest_gpuxfer.model.cell import CellError, parse_check
 from pytest_gpuxfer.model.expectation import Expectation, Profile
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import Failure, Measurement
@@ -26,7 +26,10 @@ SCHEMA_FILE: Final = Path(__file__).with_name("record.schema.json")
 
 
 class RecordError(Exception):
-    """A file that is no record of ours; the message is one line."""
+    """A file that is no record of ours; the message is one line, safe to print."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else "?" for c in message))
 
 
 class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
@@ -170,7 +173,7 @@ def read(path: Path) -> Record:
     for number, text in enumerate(texts, start=1):
         try:
             lines.append(msgspec.json.decode(text, type=Line))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             if number < len(texts) or number == 1:
                 raise RecordError(f"{path}:{number}: no line of a record: {error}") from None
             broken = f"line {number} is cut short: the run did not end in order"
@@ -179,9 +182,22 @@ def read(path: Path) -> Record:
     if lines[0].schema != SCHEMA:
         raise RecordError(f"{path}: schema {lines[0].schema}, this version reads {SCHEMA}")
     cells = tuple(line for line in lines if isinstance(line, CellLine))
+    _check_names(path, lines[0], cells)
     gates = tuple(line for line in lines if isinstance(line, GateLine))
     end = lines[-1] if isinstance(lines[-1], End) else None
     return Record(lines[0], cells, end, broken, gates)
+
+
+def _check_names(path: Path, header: Header, cells: Sequence[CellLine]) -> None:
+    """Hold what types cannot say: checks by name, and GPUs by their place. Raises RecordError."""
+    gpus = header.machine.gpus if header.machine else ()
+    if [gpu.index for gpu in gpus] != list(range(len(gpus))):
+        raise RecordError(f"{path}:1: no line of a record: its GPUs are not in order")
+    try:
+        for name in (name for line in cells for name in line.baselines):
+            parse_check(name)
+    except CellError as error:
+        raise RecordError(f"{path}: no record: {error}") from None
 
 
 def json_schema() -> dict[str, Any]:
