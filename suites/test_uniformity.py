@@ -10,7 +10,6 @@ from pytest_gpuxfer.instruments import JudgedCell
 @pytest.mark.gpuxfer(
     "uniformity.host_to_device",
     "uniformity.device_to_host",
-    "uniformity.host_relay",
     "uniformity.peer_copy.write",
     "uniformity.peer_copy.read",
     "uniformity.kernel_copy.sm.write",

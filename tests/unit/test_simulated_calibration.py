@@ -168,7 +168,7 @@ def test_both_ways_between_two_gpus_at_once(writes: bool, kernels: bool, rate: f
 
 
 @pytest.mark.parametrize(
-    ("kernels", "to_device", "from_device"), [(False, 52.03, 50.71), (True, 42.45, 42.46)]
+    ("kernels", "to_device", "from_device"), [(False, 52.03, 50.71), (True, 31.7, 30.0)]
 )
 def test_both_ways_between_a_gpu_and_the_host_at_once(
     kernels: bool, to_device: float, from_device: float
@@ -192,7 +192,7 @@ def test_the_host_and_all_gpus_at_once(kernels: bool, to_all: float, from_all: f
     assert together(rig, outward, kernels=kernels) == [near(from_all)] * 2
 
 
-@pytest.mark.parametrize(("kernels", "rate"), [(False, 52.17), (True, 42.4)])
+@pytest.mark.parametrize(("kernels", "rate"), [(False, 52.17), (True, 29.5)])
 def test_to_the_host_while_all_gpus_copy_both_ways(kernels: bool, rate: float) -> None:
     rig = Rig()
     outward = [(rig.host(LARGE), rig.device(gpu, LARGE), gpu) for gpu in (0, 1)]

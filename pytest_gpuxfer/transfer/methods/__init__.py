@@ -41,7 +41,6 @@ ALL: Final[tuple[Method, ...]] = (
 EQUAL_EVERYWHERE: Final = (
     Check("host_to_device"),
     Check("device_to_host"),
-    Check("host_relay"),
     *(Check("peer_copy", initiator=initiator) for initiator in Initiator),
     *(Check("kernel_copy", Engine.SM, initiator) for initiator in Initiator),
 )
