@@ -178,6 +178,8 @@ def _of_machine(profile: Profile, cell: Cell) -> Expectation:
         return replace(plain, pcie=profile.pcie, location=profile.pcie.location)
     spec = profile.class_of(cell.place)
     if check in machine_checks.BETWEEN_PEERS and spec:
+        if why := _not_between(check, spec):
+            return replace(plain, not_expected=why)
         return replace(
             plain,
             peer_access_required=spec.peer_access_required,
@@ -185,6 +187,15 @@ def _of_machine(profile: Profile, cell: Cell) -> Expectation:
             location=spec.location,
         )
     return replace(plain, not_expected="the profile does not declare it")
+
+
+def _not_between(check: Check, spec: ClassSpec) -> str | None:
+    """Why a check between peers has nothing to find on pairs of a class, or None."""
+    if spec.path is PathKind.STAGED and not spec.peer_access_required:
+        return f"the profile asks {spec.name} pairs for no peer access"
+    if check == machine_checks.ATOMICS and spec.path is PathKind.PCIE_P2P:
+        return "PCIe carries no atomic operations between GPUs"
+    return None
 
 
 def _of_transfer(profile: Profile, cell: Cell, gpu_count: int) -> Expectation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+import msgspec
 import pytest
 
 from pytest_gpuxfer.hardware.discovery import discover
@@ -16,11 +17,16 @@ from pytest_gpuxfer.hardware.simulated import (
     machine_names,
     open_machine,
 )
-from pytest_gpuxfer.hardware.simulated.machine_reader import parse_machine
+from pytest_gpuxfer.hardware.simulated.defects import Defects
+from pytest_gpuxfer.hardware.simulated.machine_file import Hidden
+from pytest_gpuxfer.hardware.simulated.machine_reader import load_machine, parse_machine
+from pytest_gpuxfer.hardware.simulated.node import Node
+from pytest_gpuxfer.hardware.simulated.telemetry import SimulatedTelemetry
 from pytest_gpuxfer.hardware.telemetry import NvlinkBytes
 from pytest_gpuxfer.model.machine import PcieLink
 from pytest_gpuxfer.model.measurement import Access
 from pytest_gpuxfer.model.pattern import Pattern
+from pytest_gpuxfer.model.unknown import Unknown
 from tests.unit.simulated_rig import MIB, Rig
 
 SIZE = 64 * MIB
@@ -151,7 +157,7 @@ def test_every_fault_has_a_default_place_and_is_told_with_it(kind: FaultKind) ->
 @pytest.mark.parametrize(
     ("name", "faults", "words"),
     [
-        ("dgx-a10", (), "no simulated machine 'dgx-a10': did you mean dgx-a100?"),
+        ("dgx-a10", (), "no simulated machine 'dgx-a10': did you mean dgx-a100 or"),
         ("dgx-a100", ("link-dwon",), "no fault 'link-dwon': did you mean link-down?"),
         ("dgx-a100", ("link-down:gpu9",), "no gpu9; there are gpu0 to gpu7"),
         ("dgx-a100", ("link-down:gpu1/link12",), "no link12; there are link0 to link11"),
@@ -192,3 +198,20 @@ def test_a_machine_file_is_read_strictly(good: str, bad: str, words: tuple[str, 
     assert message.startswith("file.yaml: ")
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("hidden", list(Hidden))
+def test_what_a_machine_hides_is_unknown_and_the_rest_is_not(hidden: Hidden) -> None:
+    machine = msgspec.structs.replace(load_machine("dgx-a100"), hidden=frozenset({hidden}))
+    node = Node("hiding", machine, Defects())
+    telemetry = SimulatedTelemetry(node)
+    one, other = node.uuids[:2]
+    told = {
+        Hidden.PCIE_LINK: telemetry.pcie_link(one).generation,
+        Hidden.PCIE_BYTES: telemetry.pcie_bytes(one),
+        Hidden.NUMA_NODE: telemetry.numa_node(one),
+        Hidden.COMMON_ANCESTOR: telemetry.common_ancestor(one, other),
+        Hidden.NVLINKS: telemetry.nvlinks(one),
+        Hidden.NVLINK_BYTES: telemetry.nvlink_bytes(one),
+    }
+    assert {what for what, answer in told.items() if isinstance(answer, Unknown)} == {hidden}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import Final
 
-import msgspec
-
-from pytest_gpuxfer.hardware.simulated.defects import Counters, Damage, Defects, Pair, Trouble
+from pytest_gpuxfer.hardware.simulated import effects
+from pytest_gpuxfer.hardware.simulated.defects import Counters, Damage, Defects, Trouble
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
-from pytest_gpuxfer.hardware.simulated.links import wire, without
 from pytest_gpuxfer.hardware.simulated.machine_file import MachineFile
 from pytest_gpuxfer.hardware.simulated.places import (
     ALL,
@@ -23,21 +20,6 @@ from pytest_gpuxfer.hardware.simulated.places import (
     nearest_place,
     parse_place,
 )
-
-Effect = Callable[[Defects, Where, MachineFile], None]
-Lack = Callable[[Where, MachineFile], str | None]
-Alter = Callable[[MachineFile, Where], MachineFile]
-
-_SLOW_PAIR: Final = 0.82  # as between GPUs of which some had lost links unseen
-_THROTTLED: Final = 0.7
-_BUSY: Final = 0.6
-_ENCRYPTED: Final = 0.2  # of the host link's rate, through bounce buffers
-_XID: Final = 74  # an NVLink error
-_OTHER_PRODUCT: Final = "NVIDIA H20"
-
-
-def _nothing(_: Where, __: MachineFile) -> str | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,358 +34,176 @@ class FaultKind:
     meaning: str
     default: str
     forms: tuple[str, ...]
-    inflict: Effect | None = field(repr=False)
-    lacks: Lack = field(default=_nothing, repr=False)
-    alter: Alter | None = field(default=None, repr=False)
+    inflict: effects.Effect | None = field(repr=False)
+    lacks: effects.Lack = field(default=effects.lacks_nothing, repr=False)
+    alter: effects.Alter | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"{self.name}[:{'|'.join(self.forms)}]  {self.meaning} (default: {self.default})"
-
-
-def _both_ways(where: Where) -> set[Pair]:
-    source, destination = where.pair
-    return {(source, destination), (destination, source)}
-
-
-# What it takes
-
-
-def _no_nvlink(where: Where, machine: MachineFile) -> str | None:
-    if machine.nvlink is None:
-        return "the machine has no NVLink"
-    used = wire(machine)
-    unused = [link for link in where.links if (where.gpus[0], link) not in used]
-    return f"link{unused[0]} of gpu{where.gpus[0]} is down by design" if unused else None
-
-
-def _no_fabric(_: Where, machine: MachineFile) -> str | None:
-    switched = machine.nvlink is not None and machine.nvlink.pairs is None
-    return None if switched else "the machine has no NVSwitch fabric"
-
-
-def _one_node(_: Where, machine: MachineFile) -> str | None:
-    nodes = {slot.numa_node for slot in machine.gpus}
-    return "the machine has one NUMA node" if len(nodes) == 1 else None
-
-
-def _one_gpu(_: Where, machine: MachineFile) -> str | None:
-    return "the machine has one GPU" if len(machine.gpus) == 1 else None
-
-
-# What it does
-
-
-def _take_links_down(defects: Defects, where: Where, machine: MachineFile) -> None:
-    links = where.links or [link for gpu, link in wire(machine) if gpu == where.gpus[0]]
-    defects.down_links |= {(where.gpus[0], link) for link in links}
-
-
-def _halve_links(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.half_links |= {(where.gpus[0], link) for link in where.links}
-
-
-def _flap(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.flapping_links |= {(where.gpus[0], link) for link in where.links}
-
-
-def _drop_out(defects: Defects, where: Where, machine: MachineFile) -> None:
-    _take_links_down(defects, where, machine)
-    _set_fabric(defects, where, machine, "not started")
-
-
-def _set_fabric(defects: Defects, where: Where, machine: MachineFile, state: str) -> None:
-    if machine.gpu.fabric != "not supported":  # of GPUs before Hopper nothing is told
-        defects.fabric.update(dict.fromkeys(where.gpus_of(machine), state))
-
-
-def _refuse_access(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.refused_pairs |= _both_ways(where)
-
-
-def _deny_access(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.unsupported_pairs |= _both_ways(where)
-
-
-def _refuse_one_way(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.refused_pairs.add((where.gpus[1], where.gpus[0]))
-
-
-def _stage_copies(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.staged_pairs |= _both_ways(where)
-
-
-def _slow_pair(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.slow_pairs.update(dict.fromkeys(_both_ways(where), _SLOW_PAIR))
-
-
-def _delay_pair(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.late_pairs |= _both_ways(where)
-
-
-def _collapse(defects: Defects, _: Where, __: MachineFile) -> None:
-    defects.collapsing = True
-
-
-def _damage(damage: Damage) -> Effect:
-    def inflict(defects: Defects, where: Where, _: MachineFile) -> None:
-        defects.damage.setdefault(where.gpus, set()).add(damage)
-
-    return inflict
-
-
-def _trouble(trouble: Trouble) -> Effect:
-    def inflict(defects: Defects, where: Where, _: MachineFile) -> None:
-        defects.troubles.setdefault(where.gpus, set()).add(trouble)
-
-    return inflict
-
-
-def _hang_kernels(defects: Defects, where: Where, _: MachineFile) -> None:
-    for pair in _both_ways(where):
-        defects.troubles.setdefault(pair, set()).add(Trouble.KERNEL_HANGS)
-
-
-def _counters(defect: Counters) -> Effect:
-    def inflict(defects: Defects, where: Where, _: MachineFile) -> None:
-        defects.counters.setdefault(where.gpus[0], set()).add(defect)
-
-    return inflict
-
-
-def _lower_generation(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.lower_generations.add(where.gpus[0])
-
-
-def _halve_width(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.half_widths.add(where.gpus[0])
-
-
-def _let_sleep(defects: Defects, where: Where, machine: MachineFile) -> None:
-    defects.sleepy |= set(where.gpus_of(machine))
-
-
-def _put_far(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.far_gpus.add(where.gpus[0])
-
-
-def _make_noise(defects: Defects, where: Where, machine: MachineFile) -> None:
-    defects.noisy |= set(where.gpus_of(machine))
-
-
-def _throttle(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.throttled.add(where.gpus[0])
-    defects.slow_gpus[where.gpus[0]] = _THROTTLED
-
-
-def _occupy(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.busy.add(where.gpus[0])
-    defects.slow_gpus[where.gpus[0]] = _BUSY
-
-
-def _err(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.erring.add(where.gpus[0])
-
-
-def _report_xid(defects: Defects, where: Where, _: MachineFile) -> None:
-    defects.xids[where.gpus[0]] = _XID
-
-
-def _turn_mig_on(defects: Defects, where: Where, machine: MachineFile) -> None:
-    (gpu,) = where.gpus
-    defects.mig.add(gpu)
-    others = (other for other in range(len(machine.gpus)) if other != gpu)
-    defects.refused_pairs |= {pair for other in others for pair in ((gpu, other), (other, gpu))}
-
-
-def _encrypt(defects: Defects, _: Where, machine: MachineFile) -> None:
-    gpus = range(len(machine.gpus))
-    defects.confidential = True
-    defects.staged_pairs |= set(permutations(gpus, 2))
-    defects.slow_gpus.update(dict.fromkeys(gpus, _ENCRYPTED))
-
-
-def _leave_fabric_unready(defects: Defects, where: Where, machine: MachineFile) -> None:
-    defects.fabric_not_ready = True
-    _set_fabric(defects, where, machine, "in progress")
-
-
-def _lose_driver(defects: Defects, _: Where, __: MachineFile) -> None:
-    defects.driver_gone = True
-
-
-def _lose_gpu(machine: MachineFile, where: Where) -> MachineFile:
-    return without(machine, where.gpus[0])
-
-
-def _change_product(machine: MachineFile, where: Where) -> MachineFile:
-    for gpu in where.gpus_of(machine):
-        other = msgspec.structs.replace(machine.kind_of(gpu), name=_OTHER_PRODUCT)
-        machine = machine.with_kind(gpu, other)
-    return machine
 
 
 _WAY: Final = (PAIR, GPU)
 _FAULTS: Final = (
     FaultKind(
         "peer-access-refused", "the driver offers two GPUs no peer access",
-        "gpu0-gpu1", (PAIR,), _refuse_access,
+        "gpu0-gpu1", (PAIR,), effects.refuse_access, effects.no_peers,
     ),
     FaultKind(
         "enable-fails", "peer access is offered, and enabling it answers unsupported",
-        "gpu0-gpu1", (PAIR,), _deny_access,
+        "gpu0-gpu1", (PAIR,), effects.deny_access, effects.no_peers,
     ),
     FaultKind(
         "access-one-way", "the first GPU may use the second one's memory, not the other way round",
-        "gpu0-gpu1", (PAIR,), _refuse_one_way,
+        "gpu0-gpu1", (PAIR,), effects.refuse_one_way, effects.no_peers,
     ),
     FaultKind(
         "staged-despite-access",
         "peer access is enabled, yet copies both ways go through host memory",
-        "gpu0-gpu1", (PAIR,), _stage_copies,
+        "gpu0-gpu1", (PAIR,), effects.stage_copies, effects.no_peers,
     ),
     FaultKind(
         "link-down", "an NVLink, some, or each of a GPU, is down",
-        "gpu3/link7", (LINK, LINKS, GPU), _take_links_down, _no_nvlink,
+        "gpu3/link7", (LINK, LINKS, GPU), effects.take_links_down, effects.no_nvlink,
     ),
     FaultKind(
         "link-half-rate", "an NVLink runs at half its rate",
-        "gpu3/link7", (LINK, LINKS), _halve_links, _no_nvlink,
+        "gpu3/link7", (LINK, LINKS), effects.halve_links, effects.no_nvlink,
     ),
     FaultKind(
         "flapping-link", "an NVLink goes down and comes back, again and again",
-        "gpu3/link7", (LINK, LINKS), _flap, _no_nvlink,
+        "gpu3/link7", (LINK, LINKS), effects.flap, effects.no_nvlink,
     ),
     FaultKind(
         "fabric-dropout", "a GPU has lost all NVLinks and its place in the fabric",
-        "gpu3", (GPU,), _drop_out, _no_fabric,
+        "gpu3", (GPU,), effects.drop_out, effects.no_fabric,
     ),
     FaultKind(
         "fabric-in-progress", "the fabric is not ready, and CUDA answers 802",
-        ALL, (ALL,), _leave_fabric_unready, _no_fabric,
+        ALL, (ALL,), effects.leave_fabric_unready, effects.no_fabric,
     ),
     FaultKind(
         "pair-slow", "two GPUs reach 82% of what other pairs do, both ways",
-        "gpu0-gpu1", (PAIR,), _slow_pair,
+        "gpu0-gpu1", (PAIR,), effects.slow_pair, effects.no_peers,
     ),
     FaultKind(
         "staging-latency", "copies of two GPUs start as late as staged ones, at their full rate",
-        "gpu0-gpu1", (PAIR,), _delay_pair,
+        "gpu0-gpu1", (PAIR,), effects.delay_pair, effects.no_peers,
     ),
     FaultKind(
         "switch-collapse", "two pairs that write at once fall to 7% of their rates",
-        ALL, (ALL,), _collapse, _one_gpu,
+        ALL, (ALL,), effects.collapse, effects.no_two_pairs,
     ),
     FaultKind(
         "pcie-generation", "a GPU's PCIe link is one generation short, under load too",
-        "gpu3", (GPU,), _lower_generation,
+        "gpu3", (GPU,), effects.lower_generation, effects.no_pcie,
     ),
     FaultKind(
         "pcie-width", "a GPU's PCIe link has half its lanes",
-        "gpu3", (GPU,), _halve_width,
+        "gpu3", (GPU,), effects.halve_width, effects.no_pcie,
     ),
     FaultKind(
         "pcie-idle", "PCIe links train down to Gen1 while idle, as healthy ones do",
-        ALL, (GPU, ALL), _let_sleep,
+        ALL, (GPU, ALL), effects.let_sleep,
     ),
     FaultKind(
         "numa-far", "a GPU hangs on another NUMA node than the firmware says",
-        "gpu3", (GPU,), _put_far, _one_node,
+        "gpu3", (GPU,), effects.put_far, effects.one_node,
     ),
     FaultKind(
         "writes-dropped", "what the first GPU writes to the second one's memory never arrives",
-        "gpu0-gpu1", (PAIR,), _damage(Damage.DROPPED),
+        "gpu0-gpu1", (PAIR,), effects.do_damage(Damage.DROPPED), effects.no_peers,
     ),
     FaultKind(
         "zeros", "zeros arrive instead of what was copied or stored over the peer link",
-        "gpu0-gpu1", _WAY, _damage(Damage.ZEROS),
+        "gpu0-gpu1", _WAY, effects.do_damage(Damage.ZEROS), effects.no_peers,
     ),
     FaultKind(
         "nan", "what arrives over the peer link is NaN, every float of it",
-        "gpu0-gpu1", _WAY, _damage(Damage.NAN),
+        "gpu0-gpu1", _WAY, effects.do_damage(Damage.NAN), effects.no_peers,
     ),
     FaultKind(
         "stale", "each copy that way brings what the one before should have brought",
-        "gpu0-gpu1", _WAY, _damage(Damage.STALE),
+        "gpu0-gpu1", _WAY, effects.do_damage(Damage.STALE),
     ),
     FaultKind(
         "flipped-bit", "each copy that way, or between a GPU and the host, has one wrong bit",
-        "gpu0-gpu1", _WAY, _damage(Damage.FLIPPED_BIT),
+        "gpu0-gpu1", _WAY, effects.do_damage(Damage.FLIPPED_BIT),
     ),
     FaultKind(
         "one-page", "one page of 64 KiB of each copy over the peer link is wrong",
-        "gpu0-gpu1", _WAY, _damage(Damage.ONE_PAGE),
+        "gpu0-gpu1", _WAY, effects.do_damage(Damage.ONE_PAGE), effects.no_peers,
     ),
     FaultKind(
         "kernel-hangs", "kernels that touch the other GPU's memory never end; copies pass",
-        "gpu0-gpu1", (PAIR,), _hang_kernels,
+        "gpu0-gpu1", (PAIR,), effects.hang_kernels, effects.no_peers,
     ),
     FaultKind(
         "copy-hangs", "a copy that way never ends",
-        "gpu0-gpu1", _WAY, _trouble(Trouble.COPY_HANGS),
+        "gpu0-gpu1", _WAY, effects.make_trouble(Trouble.COPY_HANGS), effects.no_peers,
     ),
     FaultKind(
         "call-hangs", "the driver call that copies that way never returns: it blocks for real",
-        "gpu0-gpu1", _WAY, _trouble(Trouble.CALL_HANGS),
+        "gpu0-gpu1", _WAY, effects.make_trouble(Trouble.CALL_HANGS), effects.no_peers,
     ),
     FaultKind(
         "sticky-error", "a copy that way ends its context: every call of it answers 700",
-        "gpu0-gpu1", _WAY, _trouble(Trouble.STICKY_ERROR),
+        "gpu0-gpu1", _WAY, effects.make_trouble(Trouble.STICKY_ERROR), effects.no_peers,
     ),
     FaultKind(
         "crash", "the driver call that copies that way ends the process: it aborts for real",
-        "gpu0-gpu1", _WAY, _trouble(Trouble.CRASH),
+        "gpu0-gpu1", _WAY, effects.make_trouble(Trouble.CRASH), effects.no_peers,
     ),
     FaultKind(
-        "xid", f"the driver reports Xid {_XID} of a GPU in mid-run",
-        "gpu3", (GPU,), _report_xid,
+        "xid", f"the driver reports Xid {effects.XID} of a GPU in mid-run",
+        "gpu3", (GPU,), effects.report_xid,
     ),
     FaultKind(
         "errors-rising", "a GPU's NVLink errors and PCIe replays rise with its traffic",
-        "gpu3", (GPU,), _err,
+        "gpu3", (GPU,), effects.count_errors,
     ),
     FaultKind(
         "throttled", "a GPU is hot, says so, and reaches 70% of its rates",
-        "gpu3", (GPU,), _throttle,
+        "gpu3", (GPU,), effects.throttle,
     ),
     FaultKind(
         "gpu-busy", "another process runs on a GPU, and leaves 60% of its rates",
-        "gpu3", (GPU,), _occupy,
+        "gpu3", (GPU,), effects.occupy,
     ),
     FaultKind(
         "noise", "rates vary by 8% from moment to moment, as other tools see it",
-        ALL, (GPU, ALL), _make_noise,
+        ALL, (GPU, ALL), effects.make_noise,
     ),
     FaultKind(
         "counters-missing", "a GPU's NVLink byte counters are not supported",
-        "gpu0", (GPU,), _counters(Counters.MISSING), _no_nvlink,
+        "gpu0", (GPU,), effects.spoil_counters(Counters.MISSING), effects.no_nvlink,
     ),
     FaultKind(
         "counters-stuck", "a GPU's NVLink byte counters never rise",
-        "gpu0", (GPU,), _counters(Counters.STUCK), _no_nvlink,
+        "gpu0", (GPU,), effects.spoil_counters(Counters.STUCK), effects.no_nvlink,
     ),
     FaultKind(
         "counters-moved", "another process moves bytes over a GPU's NVLinks meanwhile",
-        "gpu0", (GPU,), _counters(Counters.MOVED), _no_nvlink,
+        "gpu0", (GPU,), effects.spoil_counters(Counters.MOVED), effects.no_nvlink,
     ),
     FaultKind(
         "gpu-missing", "a GPU is not there: neither CUDA nor NVML lists it",
-        "gpu3", (GPU,), None, _one_gpu, _lose_gpu,
+        "gpu3", (GPU,), None, effects.one_gpu, effects.lose_gpu,
     ),
     FaultKind(
-        "other-product", f"a GPU, or each, is another product: {_OTHER_PRODUCT}",
-        ALL, (GPU, ALL), None, alter=_change_product,
+        "other-product", f"a GPU, or each, is another product: {effects.OTHER_PRODUCT}",
+        ALL, (GPU, ALL), None, alter=effects.change_product,
     ),
     FaultKind(
         "mig", "MIG is on, and leaves a GPU no peer access",
-        "gpu3", (GPU,), _turn_mig_on,
+        "gpu3", (GPU,), effects.turn_mig_on,
     ),
     FaultKind(
         "confidential-computing", "confidential computing: all traffic is encrypted and staged",
-        ALL, (ALL,), _encrypt,
+        ALL, (ALL,), effects.encrypt,
     ),
     FaultKind(
         "driver-gone", "the driver fails after the GPUs were listed",
-        ALL, (ALL,), _lose_driver,
+        ALL, (ALL,), effects.lose_driver,
     ),
 )  # fmt: skip
 

@@ -46,6 +46,15 @@ class Where:
         return f"gpu{self.gpus[0]}" if self.form == GPU else ALL
 
 
+def reached(machine: MachineFile, gpu: int, peer: int) -> bool:
+    """Whether two GPUs reach each other's memory when nothing is wrong."""
+    nvlink = machine.nvlink
+    low, high = sorted((gpu, peer))
+    if nvlink is not None and (nvlink.pairs is None or nvlink.pairs.get(f"gpu{low}-gpu{high}")):
+        return True
+    return machine.over_pcie(gpu, peer) is not None
+
+
 def parse_place(text: str, forms: Sequence[str], machine: MachineFile) -> Where:
     """The place that `text` names, which has one of `forms`. Raises SimulationError."""
     match = _PLACE.fullmatch(text)
@@ -94,9 +103,9 @@ def nearest_place(text: str, forms: Sequence[str], machine: MachineFile) -> Wher
     match = _PLACE.fullmatch(text)
     assert match is not None
     usual, last = _where(match), len(machine.gpus) - 1
+    if usual.form == PAIR and GPU in forms and (last == 0 or not reached(machine, *usual.gpus)):
+        return Where(GPU, (0,))
     if usual.form == PAIR and last == 0:
-        if GPU in forms:
-            return Where(GPU, (0,))
         raise SimulationError("the machine has one GPU")
     gpus = usual.gpus if usual.form == PAIR else tuple(min(gpu, last) for gpu in usual.gpus)
     links = usual.links
