@@ -146,9 +146,10 @@ def test_flipped_bits_come_where_they_were_asked_for(fault: str, flipped: set[st
 @pytest.mark.parametrize("kind", fault_kinds(), ids=[kind.name for kind in fault_kinds()])
 def test_every_fault_has_a_default_place_and_is_told_with_it(kind: FaultKind) -> None:
     assert open_machine("dgx-a100", (kind.name,)).faults == (f"{kind.name}:{kind.default}",)
-    lines = [line for line in fault_lines() if line.startswith(f"{kind.name}[:")]
+    lines = [line for line in fault_lines() if line.split()[0] == kind.name]
     assert len(lines) == 1
-    assert kind.default in lines[0]
+    assert kind.meaning in lines[0]
+    assert kind.forms == ("all",) or lines[0].endswith(f": {kind.default}]")
 
 
 # What may be written wrong

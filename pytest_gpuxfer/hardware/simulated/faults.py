@@ -39,7 +39,8 @@ class FaultKind:
     alter: effects.Alter | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.name}[:{'|'.join(self.forms)}]  {self.meaning} (default: {self.default})"
+        places = "" if self.forms == (ALL,) else f" [{' or '.join(self.forms)}: {self.default}]"
+        return f"{self.name:<22} {self.meaning}{places}"
 
 
 _WAY: Final = (PAIR, GPU)
