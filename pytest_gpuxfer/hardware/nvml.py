@@ -275,7 +275,7 @@ class NvmlTelemetry:
             return Unknown(f"fabric state {info.state} is not known")
         state = _FABRIC_STATES[info.state]
         if state == "completed" and info.status != 0:
-            return Unknown(f"the fabric's probe ended with {self._reason(info.status).reason}")
+            return f"completed, but its probe ended with {self._reason(info.status).reason}"
         return state
 
     def mig_enabled(self, uuid: str) -> bool | Unknown:

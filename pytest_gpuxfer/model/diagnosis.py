@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from pytest_gpuxfer.model.cell import Engine
 from pytest_gpuxfer.model.evidence import conclude
 from pytest_gpuxfer.model.expectation import Expectation
 from pytest_gpuxfer.model.measurement import (
@@ -18,8 +19,11 @@ from pytest_gpuxfer.model.measurement import (
     Measurement,
     PathKind,
 )
+from pytest_gpuxfer.model.units import KIB
 from pytest_gpuxfer.model.unknown import Unknown
-from pytest_gpuxfer.model.verdict import Reason, Verdict
+from pytest_gpuxfer.model.verdict import Outcome, Reason, Verdict
+
+_PAGE_BYTES: Final = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,52 @@ class _Finding:
         return conclude(self.measurement.signals).excludes(PathKind.NVLINK)
 
     @property
-    def links_down(self) -> bool:
-        ports = self.measurement.reading.nvlinks if self.measurement.reading else None
-        if not ports or isinstance(ports, Unknown):
+    def access_one_way(self) -> bool:
+        return len({side.answer.on for side in self.measurement.access}) == 2
+
+    @property
+    def off_a_page(self) -> bool:
+        """Whether the wrong words, several of them, lie within one page."""
+        integrity = self.measurement.integrity
+        mismatch = integrity.mismatch if integrity else None
+        if mismatch is None or mismatch.wrong_words < 2:
             return False
-        return any(port.active is False for port in ports)
+        pages = (mismatch.first_offset_bytes, mismatch.last_offset_bytes)
+        return len({offset // _PAGE_BYTES for offset in pages}) == 1
+
+    @property
+    def links_up(self) -> set[bool | Unknown]:
+        """The states of the GPU's NVLinks."""
+        ports = self.measurement.reading.nvlinks if self.measurement.reading else None
+        return set() if not ports or isinstance(ports, Unknown) else {p.active for p in ports}
+
+    @property
+    def links_slow(self) -> bool:
+        reading, wanted = self.measurement.reading, self.expectation.nvlink
+        ports = reading.nvlinks if reading else None
+        if not ports or isinstance(ports, Unknown) or wanted is None:
+            return False
+        rates = [port.rate_bytes_per_s for port in ports if port.active is True]
+        return any(
+            not isinstance(rate, Unknown) and rate < wanted.per_link_bytes_per_s for rate in rates
+        )
+
+    @property
+    def by_kernel_of_pair(self) -> bool:
+        cell = self.expectation.cell
+        return cell.check.engine is Engine.SM and cell.place.is_pair
+
+    @property
+    def of_many_flows(self) -> bool:
+        return len(self.measurement.flows) > 1
+
+    def meanwhile(self, words: str) -> bool:
+        health = self.measurement.health
+        return any(words in told for told in (*health.concerns, *health.risen, *health.modes))
+
+    @property
+    def of_small_copy(self) -> bool:
+        return self.expectation.cell.check.method == "small_copy_latency"
 
     @property
     def of_host_link(self) -> bool:
@@ -85,6 +130,14 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         lambda it: it.failed_by(FailureKind.NO_DRIVER),
         Cause(
             "no usable NVIDIA driver", "see the line above; `nvidia-smi` must list the GPUs first"
+        ),
+    ),
+    (
+        lambda it: it.failed_by(FailureKind.HANG) and it.by_kernel_of_pair,
+        Cause(
+            "kernels cannot reach the peer's memory, though copies may pass",
+            "look for Xid in `dmesg -T`; check IOMMU and ACS, and in a virtual machine how the GPUs"
+            " are handed through; until then run without peer access (NCCL_P2P_DISABLE=1)",
         ),
     ),
     (
@@ -131,6 +184,22 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         Cause("MIG mode is on", "`nvidia-smi -mig 0` and reset, or use a profile made for MIG"),
     ),
     (
+        lambda it: it.why(Reason.XID),
+        Cause(
+            "the driver reported an Xid, a fault of the GPU or its links",
+            "look it up in `dmesg -T`: 31 is a bad access, 48, 63, 64, 94, 95 are memory, 74 and"
+            " 149 NVLink, 79 a GPU off the bus; drain the node, reset the GPU, run again",
+        ),
+    ),
+    (
+        lambda it: it.access_one_way and it.expectation.peer_access_required,
+        Cause(
+            "the driver gives peer access one way only",
+            "`nvidia-smi topo -p2p r` and `-p2p w` tell which; check IOMMU and ACS on both GPUs'"
+            " PCIe switches, then reset both GPUs",
+        ),
+    ),
+    (
         lambda it: it.answered(Access.REFUSED) and it.expectation.peer_access_required,
         Cause(
             "the driver offers no peer access between these GPUs",
@@ -172,7 +241,17 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.why(Reason.LINKS_SHORT) and it.links_down,
+        lambda it: (
+            it.why(Reason.OUT_OF_FABRIC) or (it.why(Reason.LINKS_SHORT) and it.links_up == {False})
+        ),
+        Cause(
+            "the GPU is out of the NVSwitch fabric, or its bridge is off",
+            "`nvidia-smi -q` (Fabric State and Status), nvidia-fabricmanager's log and partitions;"
+            " look for Xid 45, 145 and 149 in `dmesg -T`; reset the GPU or restart the node",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.LINKS_SHORT) and False in it.links_up,
         Cause(
             "NVLinks are down",
             "`nvidia-smi nvlink -s` and `-e`; look for Xid 74 and 149 in `dmesg -T`; reseat the"
@@ -180,7 +259,15 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.why(Reason.LINKS_SHORT) and not it.links_down,
+        lambda it: it.why(Reason.LINKS_SHORT) and it.links_slow,
+        Cause(
+            "NVLinks run below their rate",
+            "`nvidia-smi nvlink -s` and `-e`: compare with the other links and GPUs; reseat the"
+            " bridge or the board, then reset the GPU",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.LINKS_SHORT) and False not in it.links_up,
         Cause("NVLink is not what the profile declares", "check the profile against the product"),
     ),
     (
@@ -192,9 +279,12 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.corrupted_as(Corruption.ZEROS, Corruption.NEVER_WRITTEN, Corruption.STALE),
+        lambda it: (
+            it.corrupted_as(Corruption.ZEROS, Corruption.NEVER_WRITTEN, Corruption.STALE)
+            or (it.corrupted_as(Corruption.SHIFTED) and not it.off_a_page)
+        ),
         Cause(
-            "writes are lost on the way",
+            "writes are lost or go astray on the way",
             "check IOMMU (try `iommu=pt` or off) and ACS; look for IO_PAGE_FAULT in `dmesg -T`;"
             " do not run jobs on this pair",
         ),
@@ -207,10 +297,30 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
+        lambda it: it.off_a_page,
+        Cause(
+            "a page of memory is translated or mapped wrongly",
+            "check IOMMU (try `iommu=pt` or off) and the driver's known issues; `nvidia-smi -q -d"
+            " PAGE_RETIREMENT,ROW_REMAPPER`; drain the node",
+        ),
+    ),
+    (
         lambda it: it.why(Reason.WRONG_DATA),
         Cause(
             "data is corrupted on the way",
             "drain the node; check IOMMU and ACS, then the driver's known issues",
+        ),
+    ),
+    (
+        lambda it: (
+            it.meanwhile("confidential computing")
+            and it.why(
+                Reason.OTHER_PATH, Reason.PATH_NOT_PROVEN, Reason.BELOW_FLOOR, Reason.BELOW_EXPECTED
+            )
+        ),
+        Cause(
+            "confidential computing is on, and its traffic is encrypted and staged",
+            "`nvidia-smi conf-compute -f` tells; turn it off, or use a profile made for it",
         ),
     ),
     (
@@ -224,8 +334,33 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
     (
         lambda it: it.why(Reason.PATH_NOT_PROVEN),
         Cause(
-            "a witness of the path could not be read, or others moved bytes meanwhile",
+            "a witness of the path could not be read or contradicts another, or others moved bytes"
+            " meanwhile",
             "stop other GPU jobs; NVML must read the NVLink counters (`nvidia-smi nvlink -gt d`)",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.BELOW_FLOOR, Reason.BELOW_EXPECTED) and it.of_many_flows,
+        Cause(
+            "flows at once share a switch, an uplink or a host bridge that does not carry them",
+            "compare with each pair alone; `nvidia-smi topo -m` and `lspci -tv` show what they"
+            " share; check ACS and the uplinks' LnkSta",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.BELOW_FLOOR) and it.of_small_copy,
+        Cause(
+            "copies start as late as staged ones",
+            "compare with small_copy_latency.no-access of the pair: if they are alike, the driver"
+            " stages; check IOMMU, ACS, and the CPU's clock and power state",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.BELOW_EXPECTED) and it.of_host_link,
+        Cause(
+            "host memory is on another NUMA node than the GPU, or is busy",
+            "`nvidia-smi topo -m` and `numactl -H`; compare with the far-node cell and with the"
+            " other GPUs",
         ),
     ),
     (
@@ -236,7 +371,15 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.why(Reason.BELOW_FLOOR),
+        lambda it: it.why(Reason.OUTLIER),
+        Cause(
+            "a pair or a GPU is slower than its sisters, that should be equal",
+            "one row or column of the matrix points at a GPU, one cell at links between two;"
+            " `nvidia-smi nvlink -s` and `-e`, `lspci -vv` (LnkSta) of that GPU and above it",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.BELOW_FLOOR, Reason.BELOW_EXPECTED),
         Cause(
             "the path is right but slow",
             "compare with its sisters in the matrix: one row or column points at a GPU, one cell at"
@@ -244,8 +387,34 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
+        lambda it: it.why(Reason.UNHEALTHY) and it.meanwhile("throttled"),
+        Cause(
+            "the GPU throttles: it is hot, or short of power",
+            "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; check fans, airflow, power caps",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.UNHEALTHY) and it.meanwhile("other processes"),
+        Cause("other processes use the GPU", "`nvidia-smi` lists them; stop them, and run again"),
+    ),
+    (
         lambda it: it.why(Reason.UNHEALTHY, Reason.STRADDLES_FLOOR),
         Cause("the machine was not quiet", "let it cool, stop other jobs, and run again"),
+    ),
+    (
+        lambda it: it.why(Reason.ERRORS_ROSE) and it.meanwhile("remapped rows"),
+        Cause(
+            "the GPU's memory is failing",
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER`; drain the node, reset the GPU, run again",
+        ),
+    ),
+    (
+        lambda it: it.why(Reason.ERRORS_ROSE),
+        Cause(
+            "a link is failing: it counts errors and starts again",
+            "`nvidia-smi nvlink -e`, and `lspci -vv` (AER) of the GPU; reseat the board, bridge or"
+            " riser before the link goes down",
+        ),
     ),
     (
         lambda it: it.why(Reason.NO_LIMIT),
@@ -262,7 +431,7 @@ def diagnose(
     measurement: Measurement, expectation: Expectation, verdict: Verdict
 ) -> tuple[Cause, ...]:
     """The likely causes of a red or degraded verdict, most likely first; () where none is known."""
-    if not verdict.outcome.red:
+    if not verdict.outcome.red and verdict.outcome is not Outcome.DEGRADED:
         return ()
     finding = _Finding(measurement, expectation, verdict)
     return tuple(cause for fits, cause in _TABLE if fits(finding))

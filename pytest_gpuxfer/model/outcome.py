@@ -44,6 +44,7 @@ class Reason(StrEnum):
     REFUSED = "refused"
     NO_PEER_ACCESS = "no-peer-access"
     KERNELS_NOT_HEARD = "kernels-not-heard"
+    OUT_OF_FABRIC = "out-of-fabric"
     LINKS_SHORT = "links-short"
     PCIE_SHORT = "pcie-short"
     ACCESS_NOT_PROVEN = "peer-access-not-proven"

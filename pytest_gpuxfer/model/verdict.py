@@ -23,6 +23,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     rules.xid,
     rules.refused,
     rules.absent,
+    machine_rules.out_of_fabric,
     machine_rules.links_short,
     machine_rules.kernels_not_heard,
     rules.access_not_proven,

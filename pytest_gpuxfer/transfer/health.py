@@ -23,12 +23,15 @@ class HealthWatch:
         unread: list[str] = []
         risen: list[str] = []
         xids: list[str] = []
+        modes: list[str] = []
         for gpu, before in self._before:
             after = self._telemetry.status(gpu.uuid)
             _sort(_conditions(gpu, after), concerns, unread)
             _sort(_rises(gpu, before, after), risen, unread)
             _sort(_new_xids(gpu, before, after), xids, unread)
-        return Health(tuple(concerns), tuple(unread), tuple(risen), tuple(xids))
+            if after.confidential is True:
+                modes.append(f"confidential computing on {gpu.label}")
+        return Health(tuple(concerns), tuple(unread), tuple(risen), tuple(xids), tuple(modes))
 
 
 _Finding = str | Unknown | None

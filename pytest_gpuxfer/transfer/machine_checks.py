@@ -66,7 +66,8 @@ class MachineChecks:
 
     def _nvlink(self, cell: Cell) -> Measurement:
         uuid = self._machine.gpus[cell.place.gpus[0]].uuid
-        return Measurement(cell, reading=Reading(nvlinks=self._telemetry.nvlinks(uuid)))
+        links, fabric = self._telemetry.nvlinks(uuid), self._telemetry.fabric_state(uuid)
+        return Measurement(cell, reading=Reading(nvlinks=links, fabric=fabric))
 
     def _pcie(self, cell: Cell) -> Measurement:
         """The link's width and generation while copies run: at idle it is trained down."""
