@@ -52,11 +52,11 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`done` is what `spoil` does; `outcome`, `reason` and `says` are the verdict it deserves."""
+    """`done` is what `spoil` does; `outcomes`, `reason` and `says` tell what it deserves."""
 
     name: str
     done: str
-    outcome: Outcome
+    outcomes: tuple[Outcome, ...]
     reason: Reason
     spoil: Callable[[Run], _Spoilt]
     says: str = ""  # stands in the verdict's words
@@ -64,7 +64,7 @@ class Gate:
 
 def try_gate(run: Run, gate: Gate) -> GateLine:
     """What becomes of the gate on this machine; recorded. Raises DriverError, HangError."""
-    line = GateLine(gate.name, gate.done, gate.outcome, gate.reason, gate.says)
+    line = GateLine(gate.name, gate.done, gate.outcomes, gate.reason, gate.says)
     try:
         measurement, expectation = gate.spoil(run)
     except NotHereError as error:
@@ -94,6 +94,8 @@ def _staged(run: Run) -> _Spoilt:
 def _unread_counters(run: Run) -> _Spoilt:
     wanted = _proven_by_counters(run)
     measured = run.measure(wanted.cell, in_process=True)
+    if not all(side.answer.on for side in measured.access):
+        raise NotHereError("peer access could not be enabled")
     unread = Unknown("hidden by the self-test")
     traffic = tuple(LinkTraffic(found.gpu, unread, unread) for found in measured.traffic)
     others = (found for found in measured.signals if found.name is not SignalName.COUNTERS)
@@ -185,30 +187,30 @@ def _hidden_gpu(run: Run) -> _Spoilt:
 GATES: Final[tuple[Gate, ...]] = (
     Gate(
         "access-off", "a copy with peer access off, judged as one with it",
-        Outcome.FAIL, Reason.NO_PEER_ACCESS, _access_off,
+        (Outcome.FAIL, Outcome.ABSENT), Reason.NO_PEER_ACCESS, _access_off,
     ),
     Gate(
         "staged", "a copy that the driver staged, judged as one over NVLink",
-        Outcome.FAIL, Reason.OTHER_PATH, _staged,
+        (Outcome.FAIL,), Reason.OTHER_PATH, _staged,
     ),
     Gate(
         "unread-counters", "a copy over NVLink whose byte counters are hidden",
-        Outcome.INCONCLUSIVE, Reason.PATH_NOT_PROVEN, _unread_counters,
+        (Outcome.INCONCLUSIVE,), Reason.PATH_NOT_PROVEN, _unread_counters,
     ),
     Gate(
         "wrong-data", "one bit of the destination turned after the copy",
-        Outcome.FAIL, Reason.WRONG_DATA, _wrong_word, says=f"the first at byte {_SPOILT_BYTE}:",
+        (Outcome.FAIL,), Reason.WRONG_DATA, _wrong_word, says=f"the first at byte {_SPOILT_BYTE}:",
     ),
     Gate(
         "raised-floor", "a copy judged by a floor of twice its rate",
-        Outcome.FAIL, Reason.BELOW_FLOOR, _raised_floor,
+        (Outcome.FAIL,), Reason.BELOW_FLOOR, _raised_floor,
     ),
     Gate(
         "lowered-link", "a copy judged by a link of half its rate",
-        Outcome.ERROR, Reason.ABOVE_PHYSICAL, _lowered_link,
+        (Outcome.ERROR,), Reason.ABOVE_PHYSICAL, _lowered_link,
     ),
     Gate(
         "hidden-gpu", "the machine judged without its last GPU",
-        Outcome.ABSENT, Reason.GPU_MISSING, _hidden_gpu,
+        (Outcome.ABSENT,), Reason.GPU_MISSING, _hidden_gpu,
     ),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def properties(header: Header, line: CellLine) -> Iterator[tuple[str, str]]:
 def gate_properties(header: Header, line: GateLine) -> Iterator[tuple[str, str]]:
     """As `properties`, of a gate of the self-test."""
     yield "done", line.done
-    yield "wanted", f"{line.outcome} {line.reason}"
+    yield "wanted", line.wanted
     if line.verdict is not None:
         yield "given", f"{line.verdict.outcome} {line.verdict.reason}"
     if header.simulated:

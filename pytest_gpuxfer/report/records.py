@@ -73,12 +73,12 @@ class CellLine(msgspec.Struct, frozen=True, tag="cell", tag_field="kind"):
 class GateLine(msgspec.Struct, frozen=True, tag="gate", tag_field="kind"):
     """One gate of the self-test. It is judged by its measurement alone, without health.
 
-    The verdict must be `outcome` by `reason`, with `says` among its words.
+    The verdict must be one of `outcomes` by `reason`, with `says` among its words.
     """
 
     gate: str
     done: str  # how the measurement or what is asked of it was spoilt
-    outcome: Outcome
+    outcomes: tuple[Outcome, ...]
     reason: Reason
     says: str = ""
     skipped: str | None = None  # why it was not tried; the fields below are None then
@@ -92,9 +92,16 @@ class GateLine(msgspec.Struct, frozen=True, tag="gate", tag_field="kind"):
         given = self.verdict
         return (
             given is not None
-            and (given.outcome, given.reason) == (self.outcome, self.reason)
+            and given.outcome in self.outcomes
+            and given.reason is self.reason
             and self.says in given.words
         )
+
+    @property
+    def wanted(self) -> str:
+        """The verdict that it must get, for a person."""
+        says = f" and say {self.says!r}" if self.says else ""
+        return f"{' or '.join(self.outcomes)} {self.reason}{says}"
 
     @property
     def words(self) -> str:
@@ -102,11 +109,10 @@ class GateLine(msgspec.Struct, frozen=True, tag="gate", tag_field="kind"):
         if self.verdict is None:
             return f"not tried: {self.skipped}"
         if self.holds:
-            return f"fails as it should: {self.outcome} {self.reason}"
+            return f"fails as it should: {self.verdict.outcome} {self.verdict.reason}"
         given = f"{self.verdict.outcome} {self.verdict.reason}: {self.verdict.words}"
         what = "FAILS OTHERWISE" if self.verdict.outcome.red else "CANNOT FAIL"
-        says = f" and say {self.says!r}" if self.says else ""
-        return f"{what}: {self.done} must be {self.outcome} {self.reason}{says}, and is {given}"
+        return f"{what}: {self.done} must be {self.wanted}, and is {given}"
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):

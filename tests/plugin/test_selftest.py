@@ -124,6 +124,22 @@ def test_a_machine_that_cannot_be_measured_is_undecided(suites: Run) -> None:
     assert result.ret == 6
 
 
+def test_a_pair_that_the_driver_refuses_fails_of_itself(suites: Run) -> None:
+    result = suites(
+        "--gpuxfer-selftest",
+        "--gpuxfer-fault=peer-access-refused",
+        "-k",
+        "access or counters",
+    )
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "access-off *fails as it should: absent no-peer-access",
+            "unread-counters *not tried: peer access could not be enabled",
+        ]
+    )
+
+
 def test_without_the_option_it_is_no_part_of_a_run(suites: Run, pytester: pytest.Pytester) -> None:
     listed = suites("--collect-only", "-q", profile="h200-single", machine="h200-alone")
     assert "test_selftest" not in listed.stdout.str()

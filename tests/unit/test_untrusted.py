@@ -74,7 +74,7 @@ def lines() -> list[str]:
     assert len(kinds) == len(KINDS)
     for wanted in kinds:
         run.judge(wanted)
-    found = [encode(line) for line in (header(), *LINES, *run.lines.values())]
+    found = [TOP, *(encode(line) for line in (*LINES, *run.lines.values()))]
     run.finish(0)
     return found
 
@@ -110,6 +110,8 @@ def judge_all(path: Path) -> None:
         failure_lines(CellLine(line.cell, line.measurement, line.expectation, verdict))
         assert verdict.outcome not in GREEN or was_measured(line)
     assert cli.main(["judge", str(path)]) in (cli.OK, cli.RED, cli.UNDECIDED)
+    predicted = cli.main(["predict", str(path), "--size=1MiB", "--pair=0,1"])
+    assert predicted in (cli.OK, cli.OPERATOR)
 
 
 def was_measured(line: CellLine) -> bool:
