@@ -143,18 +143,23 @@ class Bench:
                 counted,
                 evidence.access_signal(access),
                 evidence.enqueue_signal(probe),
-                *self._against_staging(measurement, counted),
+                *self._against_staging(measurement, counted, routes),
             ),
         )
 
-    def _against_staging(self, measurement: Measurement, counted: Signal) -> list[Signal]:
+    def _against_staging(
+        self, measurement: Measurement, counted: Signal, routes: Sequence[Route]
+    ) -> list[Signal]:
         """Further witnesses, where counters do not prove NVLink and access can be switched."""
-        cell, rates = measurement.cell, measurement.rates()
-        proven = counted.agrees_with == (PathKind.NVLINK,)
-        if proven or rates is None or not cell.check.access or not cell.place.is_pair:
+        rates, access = measurement.rates(), measurement.cell.check.access
+        if counted.agrees_with == (PathKind.NVLINK,) or rates is None or not access:
             return []
-        source, destination = cell.place.gpus
-        return self._staging.signals(source, destination, rates.median)
+        pairs = [
+            (route.source, route.destination)
+            for route in routes
+            if route.source is not None and route.destination is not None
+        ]
+        return self._staging.signals(pairs, rates.median)
 
     def _counters(self, routes: Sequence[Route]) -> evidence.Counters:
         gpus = {gpu for route in routes for gpu in (route.source, route.destination)}

@@ -5,6 +5,7 @@ Measured once a pair, with access off for a moment, and only where link counters
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,22 +46,29 @@ class Staging:
         self._access = access
         self._staged: dict[tuple[int, int], _Pace | Unknown] = {}
 
-    def signals(self, source: int, destination: int, rate_bytes_per_s: float) -> list[Signal]:
-        """What the pair's latency and rate with access on tell, against both with it off.
+    def signals(self, pairs: Sequence[tuple[int, int]], rate_bytes_per_s: float) -> list[Signal]:
+        """What the latency and rate of pairs with access on tell, against both with it off.
 
-        Access is on before and after. Raises HangError, DriverError.
+        Of several pairs that copied at once the witness is the one that says most against a direct
+        path. Access is on before and after. Raises HangError, DriverError.
         """
+        told = [self._pair_signals(*pair, rate_bytes_per_s) for pair in pairs]
+        return list(max(told, key=lambda signals: _doubt(signals[0]), default=()))
+
+    def _pair_signals(
+        self, source: int, destination: int, rate_bytes_per_s: float
+    ) -> tuple[Signal, Signal]:
         staged = self._pace_without(source, destination)
         if isinstance(staged, Unknown):
-            return [
-                Signal(name, staged, staged.reason)
-                for name in (SignalName.LATENCY, SignalName.STAGED_RATE)
-            ]
+            return (
+                Signal(SignalName.LATENCY, staged, staged.reason),
+                Signal(SignalName.STAGED_RATE, staged, staged.reason),
+            )
         direct_ns = self._small_ns(source, destination)
-        return [
+        return (
             _latency_signal(direct_ns, staged.small_ns),
             _rate_signal(rate_bytes_per_s, staged.rate_bytes_per_s),
-        ]
+        )
 
     def _pace_without(self, source: int, destination: int) -> _Pace | Unknown:
         pair = (source, destination)
@@ -90,6 +98,13 @@ class Staging:
     def _flow(self, source: int, destination: int, size_bytes: int) -> Flow:
         copy = UnifiedCopy()
         return copy.flow(Check(copy.name), Route(source, destination), self._arena, size_bytes)
+
+
+def _doubt(latency: Signal) -> int:
+    """0: direct; 1: not known; 2: staged."""
+    if isinstance(latency.agrees_with, Unknown):
+        return 1
+    return 2 if PathKind.STAGED in latency.agrees_with else 0
 
 
 def _latency_signal(with_access_ns: float, staged_ns: float) -> Signal:

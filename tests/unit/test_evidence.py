@@ -50,17 +50,26 @@ def test_a_staged_copy_takes_as_long_for_few_bytes_with_access_as_without() -> N
 def test_a_direct_copy_is_quick_and_access_is_as_before() -> None:
     lab = bench()
     lab.peer_access.enable(0, 1)
-    latency, rate = Staging(lab.arena, lab.peer_access).signals(0, 1, 275e9)
+    latency, rate = Staging(lab.arena, lab.peer_access).signals([(0, 1)], 275e9)
     assert latency.agrees_with == (PathKind.NVLINK, PathKind.PCIE_P2P)
     assert rate.agrees_with == tuple(PathKind)  # a ratio proves nothing
     assert [side.answer for side in lab.peer_access.state(0, 1)] == [Access.ENABLED] * 2
+
+
+def test_one_staged_pair_of_several_is_what_is_told() -> None:
+    lab = bench("staged-despite-access:gpu2-gpu3")
+    for pair in ((0, 1), (2, 3)):
+        lab.peer_access.enable(*pair)
+    staging = Staging(lab.arena, lab.peer_access)
+    latency, _ = staging.signals([(0, 1), (2, 3)], 275e9)
+    assert latency.agrees_with == (PathKind.STAGED,)
 
 
 def test_staging_is_unknown_where_others_keep_access_on() -> None:
     lab = bench()
     contexts = [lab.arena.context(gpu) for gpu in (0, 1)]
     lab.arena.driver.enable_peer_access(*contexts)
-    for signal in Staging(lab.arena, lab.peer_access).signals(0, 1, 275e9):
+    for signal in Staging(lab.arena, lab.peer_access).signals([(0, 1)], 275e9):
         assert isinstance(signal.agrees_with, Unknown)
 
 
