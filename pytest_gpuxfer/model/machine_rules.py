@@ -89,7 +89,7 @@ def kernels_not_heard(case: Case) -> Verdict | None:
 def uneven(case: Case) -> Verdict | None:
     """Outliers among cells that should be equal, though each clears its floor."""
     reading = case.measurement.reading
-    if reading is None or reading.medians is None:
+    if reading is None or reading.medians is None or not case.expectation.cell.check.of_group:
         return None
     medians, wanted = reading.medians, len(case.expectation.members)
     if len(medians) < FEWEST_EQUALS or len(medians) < wanted / 2:

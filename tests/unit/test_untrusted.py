@@ -228,6 +228,14 @@ def test_a_link_rate_that_is_no_number_is_short() -> None:
     assert judge_reading(Reading(nvlinks=ports), nvlink=spec).outcome is Outcome.FAIL
 
 
+def test_medians_of_others_are_no_measurement_of_a_copy() -> None:
+    line = LINES[2]
+    medians = {f"gpu0-gpu{n}": 95e9 for n in range(1, 5)}
+    measurement = Measurement(line.expectation.cell, reading=Reading(medians=medians))
+    bare = replace(line.expectation, path=None)
+    assert judge(measurement, bare, None).outcome is Outcome.ERROR
+
+
 @fuzz
 @given(st.lists(numbers, min_size=4, max_size=6))
 def test_cells_are_held_against_each_other_by_rates_alone(medians: list[float]) -> None:
