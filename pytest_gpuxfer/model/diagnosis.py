@@ -12,6 +12,7 @@ from typing import Final
 from pytest_gpuxfer.model.cell import Engine
 from pytest_gpuxfer.model.evidence import conclude
 from pytest_gpuxfer.model.expectation import Expectation
+from pytest_gpuxfer.model.machine import NvlinkPort
 from pytest_gpuxfer.model.measurement import (
     Access,
     Corruption,
@@ -79,19 +80,26 @@ class _Finding:
         return len({offset // _PAGE_BYTES for offset in pages}) == 1
 
     @property
-    def links_up(self) -> set[bool | Unknown]:
-        """The states of the GPU's NVLinks."""
+    def ports(self) -> tuple[NvlinkPort, ...]:
+        """The GPU's NVLinks, as far as they were read."""
         ports = self.measurement.reading.nvlinks if self.measurement.reading else None
-        return set() if not ports or isinstance(ports, Unknown) else {p.active for p in ports}
+        return () if ports is None or isinstance(ports, Unknown) else ports
+
+    @property
+    def links_lacking(self) -> bool:
+        wanted = self.expectation.nvlink
+        up = sum(1 for port in self.ports if port.active is True)
+        return (
+            wanted is not None
+            and up < wanted.links
+            and any(port.active is False for port in self.ports)
+        )
 
     @property
     def links_slow(self) -> bool:
-        reading, wanted = self.measurement.reading, self.expectation.nvlink
-        ports = reading.nvlinks if reading else None
-        if not ports or isinstance(ports, Unknown) or wanted is None:
-            return False
-        rates = [port.rate_bytes_per_s for port in ports if port.active is True]
-        return any(
+        wanted = self.expectation.nvlink
+        rates = [port.rate_bytes_per_s for port in self.ports if port.active is True]
+        return wanted is not None and any(
             not isinstance(rate, Unknown) and rate < wanted.per_link_bytes_per_s for rate in rates
         )
 
@@ -251,7 +259,7 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.why(Reason.LINKS_SHORT) and False in it.links_up,
+        lambda it: it.why(Reason.LINKS_SHORT) and it.links_lacking,
         Cause(
             "NVLinks are down",
             "`nvidia-smi nvlink -s` and `-e`; look for Xid 74 and 149 in `dmesg -T`; reseat the"
@@ -267,7 +275,7 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
-        lambda it: it.why(Reason.LINKS_SHORT) and False not in it.links_up,
+        lambda it: it.why(Reason.LINKS_SHORT) and not it.links_lacking,
         Cause("NVLink is not what the profile declares", "check the profile against the product"),
     ),
     (
@@ -425,6 +433,11 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         Cause("the driver failed", "look for Xid in `dmesg -T`; reset the GPU, run again"),
     ),
 )
+
+
+def known_causes() -> tuple[Cause, ...]:
+    """Every cause of the table, in its order."""
+    return tuple(cause for _, cause in _TABLE)
 
 
 def diagnose(
