@@ -86,6 +86,10 @@ class _Finding:
         return () if ports is None or isinstance(ports, Unknown) else ports
 
     @property
+    def links_all_down(self) -> bool:
+        return bool(self.ports) and all(port.active is False for port in self.ports)
+
+    @property
     def links_lacking(self) -> bool:
         wanted = self.expectation.nvlink
         up = sum(1 for port in self.ports if port.active is True)
@@ -250,7 +254,7 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
     ),
     (
         lambda it: (
-            it.why(Reason.OUT_OF_FABRIC) or (it.why(Reason.LINKS_SHORT) and it.links_up == {False})
+            it.why(Reason.OUT_OF_FABRIC) or (it.why(Reason.LINKS_SHORT) and it.links_all_down)
         ),
         Cause(
             "the GPU is out of the NVSwitch fabric, or its bridge is off",
