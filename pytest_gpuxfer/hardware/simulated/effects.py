@@ -56,9 +56,10 @@ def no_peers(where: Where, machine: MachineFile) -> str | None:
 def no_two_pairs(_: Where, machine: MachineFile) -> str | None:
     gpus = range(len(machine.gpus))
     peers = {frozenset(pair) for pair in permutations(gpus, 2) if reached(machine, *pair)}
-    if any(not one & other for one in peers for other in peers):
-        return None
-    return "the machine has no two pairs of peers"
+    if not any(not one & other for one in peers for other in peers):
+        return "the machine has no two pairs of peers"
+    meshed = machine.nvlink is not None and machine.nvlink.pairs is not None
+    return "its GPUs are wired to each other, with no switch between" if meshed else None
 
 
 def no_pcie(_: Where, machine: MachineFile) -> str | None:
