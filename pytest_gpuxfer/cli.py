@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -36,10 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
-        return run(options)
+        status = run(options)
+        sys.stdout.flush()
     except _MistakeError as error:
         print(f"gpuxfer {options.command}: {error}", file=sys.stderr)
         return OPERATOR
+    except BrokenPipeError:
+        # The reader, as `head` does, had enough; nor may Python flush to it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE  # and never green: `judge` may have had more to say
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,3 +110,13 @@ def test_a_record_that_was_tampered_with_is_judged_by_its_measurement(
 def test_a_record_that_was_not_closed_is_not_green(tmp_path: Path, capsys: Capture) -> None:
     assert main(["judge", write(tmp_path, copy(0, 1, 88e9), end=False)]) == 6
     assert "NOT CLOSED: the run did not end in order" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_enough_gets_no_traceback_and_no_green() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "from pytest_gpuxfer.cli import main; raise SystemExit(main(['faults']))"
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")
