@@ -97,8 +97,7 @@ def _describe_bound(bound: Bound, line: CellLine, *, is_duration: bool) -> str:
     if value is None:
         return f"{bound.text}, {bound.location}"
     figure = units.format_duration(value) if is_duration else units.format_rate(value)
-    is_relative = bound.of_check is not None or " of " in bound.text
-    return f"{figure}{f' ({bound.text})' if is_relative else ''}, {bound.location}"
+    return f"{figure}{f' ({bound.text})' if bound.is_relative else ''}, {bound.location}"
 
 
 def _describe_source(source: Source) -> str:
