@@ -33,13 +33,33 @@ KERNELS: Final = (
 _BLOCK_THREADS: Final = 256
 _BLOCKS_PER_MULTIPROCESSOR: Final = 8
 _COPY_BYTES: Final = 16  # a load
+_COPY_LOADS: Final = 8  # of a thread in one turn of its block; UNROLL in kernels.cu
 _COPY_BLOCK_THREADS: Final = 1024
-_COPY_TURN: Final = 8 * _COPY_BLOCK_THREADS  # loads; UNROLL in kernels.cu
-_COPY_BLOCKS_PER_MULTIPROCESSOR: Final = 2
+_SHARED_BLOCK_THREADS: Final = 256
+_SHARED_BLOCKS_PER_MULTIPROCESSOR: Final = 4
+_WARP_THREADS: Final = 32
 _LINE_BYTES: Final = 128
 _RESULT_BYTES: Final = 24  # Result in kernels.cu
 _NON_BLOCKING: Final = 1  # CU_STREAM_NON_BLOCKING: no waiting for other libraries' null stream
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
+
+
+def copy_shape(loads: int, sharers: int, multiprocessors: int) -> tuple[int, int]:
+    """How many blocks, of how many threads, copy so many times 16 bytes.
+
+    Alone, a block for each turn ends most evenly, and blocks narrow enough that small copies too
+    have a turn for each multiprocessor. But the blocks of the first of several kernels would hold
+    up the others', so each has no more than find room at once; and not all that would: with the
+    GPU full, a kernel's stores to the host and another's loads from it slow each other down
+    (H200: 30 GB/s both, with half as many threads 36 to 40).
+    """
+    if sharers > 1:
+        room = multiprocessors * _SHARED_BLOCKS_PER_MULTIPROCESSOR // sharers
+        turns = -(-loads // (_COPY_LOADS * _SHARED_BLOCK_THREADS))
+        return max(1, min(turns, room)), _SHARED_BLOCK_THREADS
+    warps = -(-loads // (_COPY_LOADS * multiprocessors * _WARP_THREADS))
+    threads = max(1, min(warps, _COPY_BLOCK_THREADS // _WARP_THREADS)) * _WARP_THREADS
+    return max(1, -(-loads // (_COPY_LOADS * threads))), threads
 
 
 class CudaKernels(CudaMemory):
@@ -132,14 +152,9 @@ class CudaKernels(CudaMemory):
         count = whole(source, _COPY_BYTES)
         if destination.size_bytes < source.size_bytes:
             raise ValueError(f"{source.size_bytes} bytes do not fit {destination.size_bytes}")
-        blocks = max(1, -(-count // _COPY_TURN))
-        if kernel.sharers > 1:
-            # Alone, a block for each turn ends most evenly; but the blocks of the first of several
-            # kernels would hold up the others', so each has no more than find room at once.
-            room = primary.multiprocessors * _COPY_BLOCKS_PER_MULTIPROCESSOR
-            blocks = min(blocks, max(1, room // kernel.sharers))
+        shape = copy_shape(count, kernel.sharers, primary.multiprocessors)
         arguments = destination.address, source.address, count
-        self._launch(primary, stream, "copy", blocks, _COPY_BLOCK_THREADS, *arguments)
+        self._launch(primary, stream, "copy", *shape, *arguments)
 
     # -- gates -----------------------------------------------------------------------------------
 

@@ -74,12 +74,12 @@ def test_what_a_device_has_and_what_a_link_carries(under_cuda: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mib", "sharers", "blocks"), [(1, 1, 8), (64, 1, 512), (64, 2, 10), (64, 7, 2), (64, 99, 1)]
+    ("mib", "sharers", "blocks"), [(1, 1, 10), (64, 1, 512), (64, 2, 20), (64, 7, 5), (64, 99, 1)]
 )
 def test_kernel_copies_that_run_at_once_share_the_multiprocessors(
     under_cuda: Run, mib: int, sharers: int, blocks: int
 ) -> None:
-    """There are ten, with room for two blocks each; alone, a copy need not fit in."""
+    """There are ten, with room for four blocks each; alone, a copy need not fit in."""
     script = KINDS + (
         "from pytest_gpuxfer.hardware.driver import KernelCopy, Memory\n"
         f"memory = Memory(4096, {mib} * 2**20, 0)\n"

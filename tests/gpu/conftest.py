@@ -14,12 +14,33 @@ from pytest_gpuxfer.hardware.driver import Context, Driver, Stream
 
 DEADLINE_S = 20.0
 Wait = Callable[..., None]
+Note = Callable[[str], None]
+_NOTES = pytest.StashKey[list[str]]()
 
 
 def _absent(reason: str) -> None:
     if os.environ.get("GPUXFER_REQUIRE_GPU") == "1":
         pytest.fail(f"GPUXFER_REQUIRE_GPU=1, and {reason}")
     pytest.skip(reason)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_NOTES] = []
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if notes := config.stash[_NOTES]:
+        terminalreporter.section("what was seen")
+        for line in notes:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def note(pytestconfig: pytest.Config) -> Note:
+    """Keeps a line of figures for the run's end."""
+    return pytestconfig.stash[_NOTES].append
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ from math import gcd
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuxfer.hardware import cuda_kernels
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, mix
@@ -66,6 +68,23 @@ def test_lines_that_follow_each_other_lie_far_apart() -> None:
         assert min(hops * step % lines, -hops * step % lines) > lines // 400
 
 
-def test_a_copys_turn_is_as_long_in_both_languages() -> None:
+def test_a_threads_turn_is_as_long_in_both_languages() -> None:
     unroll = int(re.findall(r"#define UNROLL (\d+)", KERNELS.read_text())[0])
-    assert unroll * cuda_kernels._COPY_BLOCK_THREADS == cuda_kernels._COPY_TURN
+    assert unroll == cuda_kernels._COPY_LOADS
+
+
+@given(loads=st.integers(0, 2**32), sharers=st.integers(1, 64), processors=st.integers(1, 256))
+def test_the_shape_of_a_kernel_copy(loads: int, sharers: int, processors: int) -> None:
+    blocks, threads = cuda_kernels.copy_shape(loads, sharers, processors)
+    assert blocks >= 1
+    assert threads in range(32, 1025, 32)
+    if sharers > 1:
+        assert blocks == 1 or sharers * blocks * threads <= processors * 1024
+    else:
+        assert blocks * threads * cuda_kernels._COPY_LOADS >= loads, "one turn each is all"
+        wide = loads >= processors * cuda_kernels._COPY_LOADS * 1024
+        assert threads == 1024 if wide else blocks <= processors
+
+
+def test_a_small_kernel_copy_is_spread_over_the_gpu() -> None:
+    assert cuda_kernels.copy_shape(2**18 // 16, 1, 132) == (64, 32)

@@ -115,12 +115,14 @@ class SimulatedDriver(Kernels):
 
     def record_event(self, event: Event, stream: Stream) -> None:
         state = self._enter("cuEventRecord", stream.context, stream.handle, event.handle)
-        mark = event.handle.mark = Mark()
+        mark = event.handle.mark = Mark(state.ordinal)
         self._node.timeline.enqueue(stream.handle, Operation((state.ordinal,), mark.happen))
 
     def wait_event(self, event: Event, stream: Stream) -> None:
         state = self._enter("cuStreamWaitEvent", stream.context, stream.handle, event.handle)
         wait = Operation((state.ordinal,), _nothing, after=event.handle.mark)
+        if wait.after is not None and wait.after.gpu != state.ordinal:
+            wait.handover_ns = self._node.machine.handover
         self._node.timeline.enqueue(stream.handle, wait)
 
     def elapsed_ns(self, start: Event, end: Event) -> float:

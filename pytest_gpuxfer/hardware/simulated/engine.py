@@ -52,8 +52,9 @@ class Hold:
 
 @dataclass(slots=True, eq=False)
 class Mark:
-    """One recording of an event; it has not happened while its time is infinite."""
+    """One recording of an event by a GPU; it has not happened while its time is infinite."""
 
+    gpu: int
     time_ns: float = math.inf
 
     def happen(self, end_ns: float) -> None:
@@ -104,7 +105,8 @@ class Meeting:
 class Traffic:
     """What an operation is to the lanes: `demand` is how much of each it would fill alone.
 
-    Its speed falls to `opposed_speed` while anything runs on a lane in `opposite`.
+    Its speed falls to `opposed_speed` while anything runs on a lane in `opposite`; without lanes
+    of its own it fills none.
     """
 
     lanes: tuple[Lane, ...] = ()
@@ -113,10 +115,15 @@ class Traffic:
     opposed_speed: float = 1.0
     collapses: bool = False  # while another one that does so runs between two other GPUs
 
+    @property
+    def shares(self) -> bool:
+        """Whether others' traffic can change its speed, or it theirs."""
+        return bool(self.lanes or self.opposite)
+
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """Work of a stream, which starts no sooner than `after`; keeps `gpus` awake while it runs."""
+    """Work of a stream, which starts `handover_ns` after `after`; keeps `gpus` awake meanwhile."""
 
     gpus: tuple[int, ...]
     effect: Callable[[float], None]  # told when it ended
@@ -124,6 +131,7 @@ class Operation:
     traffic: Traffic = Traffic()
     hold: Hold | Meeting | None = None
     after: Mark | None = None
+    handover_ns: float = 0.0
     enqueued_ns: float = 0.0
     started_ns: float | None = None
     # What was left of `duration_ns` at `since_ns`, and how fast it has gone on from there.
@@ -213,14 +221,14 @@ class Timeline:
     def _start_ns(self, queue: Queue, head: Operation) -> float:
         start_ns = max(queue.ready_ns, head.enqueued_ns)
         if head.after is not None:
-            start_ns = max(start_ns, head.after.time_ns)
+            start_ns = max(start_ns, head.after.time_ns + head.handover_ns)
         return start_ns
 
     def _step(self, queue: Queue, moment_ns: float) -> None:
         head = queue.operations[0]
         if head.started_ns is None:
             self._begin(head, moment_ns)
-            if head.traffic.lanes:
+            if head.traffic.shares:
                 self._moving.append(head)
                 self._share(moment_ns)
             return
@@ -228,7 +236,7 @@ class Timeline:
         queue.ready_ns = moment_ns
         if not queue.operations:
             self._busy.remove(queue)
-        if head.traffic.lanes:
+        if head.traffic.shares:
             self._leave(head, queue, moment_ns)
         head.effect(moment_ns)
 
@@ -262,7 +270,7 @@ class Timeline:
             operation.left_ns -= (moment_ns - operation.since_ns) * operation.speed
             operation.since_ns = moment_ns
             traffic = operation.traffic
-            crowd = max(demands[lane] for lane in traffic.lanes)
+            crowd = max((demands[lane] for lane in traffic.lanes), default=0.0)
             opposed = any(lane in demands for lane in traffic.opposite)
             alone = traffic.opposed_speed if opposed else 1.0
             operation.speed = alone / max(1.0, crowd)

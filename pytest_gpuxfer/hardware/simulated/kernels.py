@@ -141,7 +141,8 @@ class Kernels(Copies):
                 self._fault(state, moment_ns)  # a load gone astray
 
         duration_ns *= self._node.random.gauss(1.0, _LATENCY_SPREAD)
-        self._enqueue(stream, Operation((state.ordinal,), follow, duration_ns))
+        traffic = self._node.wiring.loads_beside(state.ordinal, owner)
+        self._enqueue(stream, Operation((state.ordinal,), follow, duration_ns, traffic))
 
     def _handshake(
         self, kernel: Handshake, gpu: int, own: Allocation, start: int, stream: Stream

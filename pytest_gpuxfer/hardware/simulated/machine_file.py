@@ -97,7 +97,8 @@ class GpuSlot(_Strict, frozen=True):
 class Between(_Strict, frozen=True):
     """What a way between two GPUs carries: by copy engines, by kernels, and one load's latency.
 
-    `latency` is that of one load that waits for the one before, here and below.
+    `latency` is that of one load that waits for the one before, here and below; `loaded_latency`
+    the same while copies fill the way, where that was measured.
     """
 
     write: Timing
@@ -106,6 +107,7 @@ class Between(_Strict, frozen=True):
     kernel_read: Timing
     latency: Duration
     atomics: bool
+    loaded_latency: Duration | None = None
 
 
 class Nvlink(_Strict, frozen=True):
@@ -149,6 +151,7 @@ class Host(_Strict, frozen=True):
     kernel_read: Timing
     latency: Duration
     far_rate: float
+    loaded_latency: Duration | None = None
 
 
 class Local(_Strict, frozen=True):
@@ -173,6 +176,7 @@ class MachineFile(_Strict, frozen=True):
 
     `staged` is a copy without peer access. `p2p` says over which common ancestors GPUs of one
     product reach each other by PCIe; without NVLink and without that there is no peer access.
+    `handover` is how long a GPU takes to go on after work of another GPU that it waited for.
     """
 
     title: str
@@ -188,6 +192,7 @@ class MachineFile(_Strict, frozen=True):
     managed: Managed
     nvlink: Nvlink | None = None
     p2p: Mapping[Ancestor, Between] = {}
+    handover: Duration = Duration(0)
     hidden: frozenset[Hidden] = frozenset()
 
     def kind_of(self, gpu: int) -> GpuKind:

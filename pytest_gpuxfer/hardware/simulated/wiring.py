@@ -15,6 +15,7 @@ from pytest_gpuxfer.hardware.simulated.links import Links
 from pytest_gpuxfer.hardware.simulated.machine_file import (
     Between,
     Duration,
+    Host,
     HostLink,
     MachineFile,
     Timing,
@@ -114,11 +115,26 @@ class Wiring:
 
     def latency_ns(self, gpu: int, owner: int | None) -> float:
         """Of a load by `gpu` from its own memory, another one's, or the host's (None)."""
-        if owner is None:
-            return self._machine.host.latency
         if owner == gpu:
             return self._machine.local.latency
-        return self._way((owner, gpu)).carries.latency
+        return self._loads(gpu, owner)[0].latency
+
+    def loads_beside(self, gpu: int, owner: int | None) -> Traffic:
+        """What slows such loads, which fill no lane themselves: copies of the same way."""
+        if owner == gpu:
+            return Traffic()
+        way, lanes = self._loads(gpu, owner)
+        if way.loaded_latency is None:
+            return Traffic()
+        return Traffic(opposite=lanes, opposed_speed=way.latency / way.loaded_latency)
+
+    def _loads(self, gpu: int, owner: int | None) -> tuple[Between | Host, tuple[Lane, ...]]:
+        """The way to memory of another GPU, or of the host (None), and its lanes both ways."""
+        if owner is None:
+            lanes = tuple(self._host_lane(gpu, inward) for inward in (True, False))
+            return self._machine.host, lanes
+        there, back = self._way((gpu, owner)), self._way((owner, gpu))
+        return there.carries, there.lanes + back.lanes
 
     def host_copy(self, gpu: int, *, to_device: bool, pageable: bool, numa_node: int) -> Route:
         host = self._machine.host

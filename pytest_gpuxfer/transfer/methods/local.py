@@ -18,9 +18,11 @@ from pytest_gpuxfer.transfer.waiting import wait_idle
 
 _SIZE_BYTES: Final = 512 * MIB
 _CHAIN_BYTES: Final = 2 * MIB  # 16384 lines: more than a GPU's first cache, within its TLB's reach
-_HOPS: Final = 16_384  # once round
+_LOADED_CHAIN_BYTES: Final = MIB // 2  # soon done: while the copies still run
+_LINE_BYTES: Final = 128
+_FEWEST_HOPS: Final = 4096
 _UNDER_LOAD: Final = "under-load"
-_BULK_COPIES: Final = 12  # of 512 MiB: 16 ms over 18 NVLinks of 26.6 GB/s, a chase takes 14
+_BULK_COPIES: Final = 12  # of 512 MiB: 16 ms over 18 NVLinks of 26.6 GB/s; a chase takes half that
 
 
 class LocalCopy:
@@ -76,8 +78,8 @@ class LoadLatency:
     def shape(self, check: Check) -> tuple[Shape, ...]:
         return (Shape.FROM_HOST,) if check.memory == "mapped" else (Shape.PAIR,)
 
-    def default_size_bytes(self, check: Check) -> int:  # noqa: ARG002
-        return _CHAIN_BYTES
+    def default_size_bytes(self, check: Check) -> int:
+        return _LOADED_CHAIN_BYTES if check.pattern == _UNDER_LOAD else _CHAIN_BYTES
 
     def lacks(self, check: Check, route: Route, arena: Arena) -> str | None:  # noqa: ARG002
         return None
@@ -97,6 +99,8 @@ class LoadLatency:
             else arena.device(owner, "chain", size_bytes)
         )
         stream = arena.stream(gpu)
+        lines = size_bytes // _LINE_BYTES
+        hops = lines * -(-_FEWEST_HOPS // lines)  # once round, or so often
         arrived = arena.device(gpu, "arrived", 16)
 
         def load(pattern: Pattern) -> Memory:
@@ -118,18 +122,18 @@ class LoadLatency:
             route=route,
             timed_gpu=gpu,
             stream=stream,
-            moved_bytes=8 * _HOPS,
-            steps=_HOPS,
+            moved_bytes=8 * hops,
+            steps=hops,
             checked_bytes=8,
             load=load,
-            enqueue=lambda held: arena.driver.launch(ChaseChain(held, _HOPS, arrived), stream),
+            enqueue=lambda held: arena.driver.launch(ChaseChain(held, hops, arrived), stream),
             poison=poison,
             compare=came_round,
         )
 
 
 def _beside_copies(flow: Flow, arena: Arena) -> Flow:
-    """The same while copies fill the link, which outlast it; so no gate may hold it back."""
+    """The same while copies fill the link; they must outlast it, so no gate may hold it back."""
     route = replace(flow.route, slot=1)
     if route.is_pair:
         copy = UnifiedCopy().flow(Check(UnifiedCopy.name), route, arena, _SIZE_BYTES)
@@ -147,4 +151,8 @@ def _beside_copies(flow: Flow, arena: Arena) -> Flow:
         wait_idle(arena, copy.timed_gpu, copy.stream)
         return flow.compare(pattern)
 
-    return replace(flow, enqueue=enqueue, compare=compare, gate=False)
+    def spoiled() -> str | None:
+        ended = arena.driver.stream_idle(copy.stream)
+        return "the copies beside it ended before the loads did" if ended else None
+
+    return replace(flow, enqueue=enqueue, compare=compare, spoiled=spoiled, gate=False, once=True)
