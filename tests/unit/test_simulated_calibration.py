@@ -67,7 +67,7 @@ def test_copies_inside_a_gpu() -> None:
     assert rig.rate(rig.device(0, LARGE), rig.device(0, LARGE), 0) == near(2096)
 
 
-@pytest.mark.parametrize(("access", "elapsed_us"), [(True, 2.22), (False, 15.32)])
+@pytest.mark.parametrize(("access", "elapsed_us"), [(True, 2.25), (False, 14.5)])
 def test_small_copies(access: bool, elapsed_us: float) -> None:
     rig = Rig()
     if access:
@@ -168,7 +168,7 @@ def test_both_ways_between_two_gpus_at_once(writes: bool, kernels: bool, rate: f
 
 
 @pytest.mark.parametrize(
-    ("kernels", "to_device", "from_device"), [(False, 52.03, 50.71), (True, 31.7, 30.0)]
+    ("kernels", "to_device", "from_device"), [(False, 52.03, 50.71), (True, 39.6, 39.6)]
 )
 def test_both_ways_between_a_gpu_and_the_host_at_once(
     kernels: bool, to_device: float, from_device: float
@@ -192,7 +192,7 @@ def test_the_host_and_all_gpus_at_once(kernels: bool, to_all: float, from_all: f
     assert together(rig, outward, kernels=kernels) == [near(from_all)] * 2
 
 
-@pytest.mark.parametrize(("kernels", "rate"), [(False, 52.17), (True, 29.5)])
+@pytest.mark.parametrize(("kernels", "rate"), [(False, 52.17), (True, 33.0)])
 def test_to_the_host_while_all_gpus_copy_both_ways(kernels: bool, rate: float) -> None:
     rig = Rig()
     outward = [(rig.host(LARGE), rig.device(gpu, LARGE), gpu) for gpu in (0, 1)]
@@ -200,7 +200,7 @@ def test_to_the_host_while_all_gpus_copy_both_ways(kernels: bool, rate: float) -
     assert together(rig, outward + inward, kernels=kernels)[:2] == [near(rate)] * 2
 
 
-@pytest.mark.parametrize(("to_device", "rate"), [(True, 8.99), (False, 16.64)])
+@pytest.mark.parametrize(("to_device", "rate"), [(True, 6.7), (False, 14.6)])
 def test_pageable_memory_is_slow_and_holds_the_caller(to_device: bool, rate: float) -> None:
     rig = Rig()
     ends = (rig.device(0, LARGE), rig.host(LARGE, HostKind.PAGEABLE))
@@ -227,11 +227,11 @@ def test_managed_memory_migrates_by_prefetch_and_by_faults() -> None:
         return size / rig.elapsed_ns(stream, lambda: rig.driver.prefetch(memory, context, stream))
 
     rig.driver.fill_host(memory, 1)
-    assert rate(0) == near(47.6)
-    assert rate(None) == near(18.5)
+    assert rate(0) == near(46.5)
+    assert rate(None) == near(12)
     kernel = KernelCopy(destination, memory.used_by(0))
     faulting = rig.elapsed_ns(stream, lambda: rig.driver.launch(kernel, stream))
-    assert size / faulting == near(10.56)
+    assert size / faulting == near(13)
     assert size / rig.elapsed_ns(stream, lambda: rig.driver.launch(kernel, stream)) > 1000
 
 

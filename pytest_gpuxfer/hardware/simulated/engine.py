@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -105,14 +105,16 @@ class Meeting:
 class Traffic:
     """What an operation is to the lanes: `demand` is how much of each it would fill alone.
 
-    Its speed falls to `opposed_speed` while anything runs on a lane in `opposite`; without lanes
-    of its own it fills none.
+    Its speed falls to `opposed_speed` while anything runs on a lane in `opposite`, to
+    `crowded_speed` while such a lane of another GPU is busy as well. Without lanes of its own it
+    fills none.
     """
 
     lanes: tuple[Lane, ...] = ()
     demand: float = 1.0
     opposite: tuple[Lane, ...] = ()
     opposed_speed: float = 1.0
+    crowded_speed: float = 1.0
     collapses: bool = False  # while another one that does so runs between two other GPUs
 
     @property
@@ -271,11 +273,18 @@ class Timeline:
             operation.since_ns = moment_ns
             traffic = operation.traffic
             crowd = max((demands[lane] for lane in traffic.lanes), default=0.0)
-            opposed = any(lane in demands for lane in traffic.opposite)
-            alone = traffic.opposed_speed if opposed else 1.0
-            operation.speed = alone / max(1.0, crowd)
+            operation.speed = _met(traffic, demands) / max(1.0, crowd)
             if any(_apart(operation, writer) for writer in writers):
                 operation.speed *= _COLLAPSED
+
+
+def _met(traffic: Traffic, busy: Collection[Lane]) -> float:
+    """The part of an operation's speed that traffic the other way leaves it."""
+    if not any(lane in busy for lane in traffic.opposite):
+        return 1.0
+    kinds = {kind for kind, *_ in traffic.opposite}
+    crowded = any(lane[0] in kinds and lane not in traffic.opposite for lane in busy)
+    return traffic.crowded_speed if crowded else traffic.opposed_speed
 
 
 def _apart(operation: Operation, other: Operation) -> bool:

@@ -61,13 +61,15 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Timing(_Strict, frozen=True):
     """How long bytes take: `startup`, then `rate`; `ramp` is what the first 16 KiB cost more.
 
-    `opposed` is the rate while the other direction of the link is busy too.
+    `opposed` is the rate while the other direction of the link is busy too, `crowded` while that of
+    another GPU's is, as well.
     """
 
     rate: Rate
     startup: Duration
     ramp: Duration = Duration(0)
     opposed: Rate | None = None
+    crowded: Rate | None = None
 
     def duration_ns(self, size_bytes: int) -> float:
         ramp = self.ramp * min(1.0, size_bytes / _RAMP_BYTES)
@@ -163,12 +165,16 @@ class Local(_Strict, frozen=True):
 
 
 class Managed(_Strict, frozen=True):
-    """How managed memory migrates: by prefetch three ways, or page by page to who touches it."""
+    """How managed memory migrates: by prefetch three ways, or page by page to who touches it.
+
+    `part_of_page` is what a prefetch of less than a page (64 KiB) costs more.
+    """
 
     to_device: Timing
     from_device: Timing
     between: Timing
     faults: Timing
+    part_of_page: Duration = Duration(0)
 
 
 class MachineFile(_Strict, frozen=True):

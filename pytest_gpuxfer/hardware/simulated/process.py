@@ -125,10 +125,13 @@ class Process:
         if not isinstance(allocation.kind, Managed):
             return
         wiring = self._node.wiring
-        way = wiring.page_faults if by_faults else wiring.prefetch
         moved = allocation.kind.migrate(start, size_bytes // WORD_BYTES, target)
         for source, amount in moved.items():
-            self._run(way(source, target), amount, stream, lambda _: None)
+            if by_faults:
+                route = wiring.page_faults(source, target)
+            else:
+                route = wiring.prefetch(source, target, amount)
+            self._run(route, amount, stream, lambda _: None)
 
     def _bring_now(
         self, allocation: Allocation, start: int, size_bytes: int, target: int | None

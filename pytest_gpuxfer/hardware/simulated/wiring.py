@@ -21,9 +21,10 @@ from pytest_gpuxfer.hardware.simulated.machine_file import (
     Timing,
 )
 from pytest_gpuxfer.model.machine import PcieLink, pcie_bytes_per_s
-from pytest_gpuxfer.model.units import NS_PER_S
+from pytest_gpuxfer.model.units import KIB, NS_PER_S
 
 HOST_RATE_BYTES_PER_S: Final = 10e9  # one core over host memory: fill, compare, copy
+_PAGE_BYTES: Final = 64 * KIB  # of managed memory
 _NVLINK_SPREAD: Final = 0.0004  # rms, of equal copies
 _PCIE_SPREAD: Final = 0.001
 _NO_DAMAGE: Final[frozenset[Damage]] = frozenset()
@@ -70,7 +71,9 @@ def _traffic(timing: Timing, lanes: tuple[Lane, ...], demand: float, collapses: 
     if timing.opposed is None:
         return Traffic(lanes, demand, collapses=collapses)
     opposite = tuple((_OTHER_WAY[kind], gpu, peer) for kind, gpu, peer in lanes)
-    return Traffic(lanes, demand, opposite, timing.opposed / timing.rate, collapses)
+    opposed, crowded = timing.opposed, timing.crowded or timing.opposed
+    speeds = opposed / timing.rate, crowded / timing.rate
+    return Traffic(lanes, demand, opposite, *speeds, collapses=collapses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class Wiring:
         way, lanes = self._loads(gpu, owner)
         if way.loaded_latency is None:
             return Traffic()
-        return Traffic(opposite=lanes, opposed_speed=way.latency / way.loaded_latency)
+        speed = way.latency / way.loaded_latency
+        return Traffic(opposite=lanes, opposed_speed=speed, crowded_speed=speed)
 
     def _loads(self, gpu: int, owner: int | None) -> tuple[Between | Host, tuple[Lane, ...]]:
         """The way to memory of another GPU, or of the host (None), and its lanes both ways."""
@@ -183,14 +187,17 @@ class Wiring:
             slow = replace(slow, lanes=lanes, gpus=gpus, damage=damage)
         return slow.beside(sharers, self._machine.local.kernel)
 
-    def prefetch(self, source: int | None, target: int | None) -> Route:
+    def prefetch(self, source: int | None, target: int | None, size_bytes: int) -> Route:
         """Managed memory on its way between GPUs, or from or to the host (None)."""
         managed = self._machine.managed
+        timing = managed.between
         if source is None:
-            return self._migration(managed.to_device, source, target)
-        return self._migration(
-            managed.from_device if target is None else managed.between, source, target
-        )
+            timing = managed.to_device
+        elif target is None:
+            timing = managed.from_device
+        if size_bytes < _PAGE_BYTES:
+            timing = _starting_at(timing, Duration(timing.startup + managed.part_of_page))
+        return self._migration(timing, source, target)
 
     def page_faults(self, source: int | None, target: int | None) -> Route:
         """Managed memory on its way to who touched it."""

@@ -22,7 +22,8 @@ _LOADED_CHAIN_BYTES: Final = MIB // 2  # soon done: while the copies still run
 _LINE_BYTES: Final = 128
 _FEWEST_HOPS: Final = 4096
 _UNDER_LOAD: Final = "under-load"
-_BULK_COPIES: Final = 12  # of 512 MiB: 16 ms over 18 NVLinks of 26.6 GB/s; a chase takes half that
+# For so many hops, of 512 MiB: 16 ms over 18 NVLinks of 26.6 GB/s, and the loads take half that.
+_BULK_COPIES: Final = 12
 
 
 class LocalCopy:
@@ -86,7 +87,9 @@ class LoadLatency:
 
     def flow(self, check: Check, route: Route, arena: Arena, size_bytes: int) -> Flow:
         flow = self._chase(route, arena, size_bytes)
-        return _beside_copies(flow, arena) if check.pattern == _UNDER_LOAD else flow
+        if check.pattern != _UNDER_LOAD:
+            return flow
+        return _beside_copies(flow, arena, -(-flow.steps // _FEWEST_HOPS) * _BULK_COPIES)
 
     def _chase(self, route: Route, arena: Arena, size_bytes: int) -> Flow:
         # The thread runs on the source of a pair, and on the GPU that reads the host.
@@ -132,20 +135,22 @@ class LoadLatency:
         )
 
 
-def _beside_copies(flow: Flow, arena: Arena) -> Flow:
-    """The same while copies fill the link; they must outlast it, so no gate may hold it back."""
+def _beside_copies(flow: Flow, arena: Arena, copies: int) -> Flow:
+    """The same while copies fill the link; they must outlast it, so no gate may hold it back.
+
+    They are enqueued with the poison, before the loads' start event: no time of theirs counts.
+    """
     route = replace(flow.route, slot=1)
     if route.is_pair:
         copy = UnifiedCopy().flow(Check(UnifiedCopy.name), route, arena, _SIZE_BYTES)
     else:
-        copy = HostToDevice().flow(Check(HostToDevice.name), route, arena, _SIZE_BYTES // 2)
-    copies = _BULK_COPIES if route.is_pair else _BULK_COPIES // 2
+        copy = HostToDevice().flow(Check(HostToDevice.name), route, arena, _SIZE_BYTES // 4)
+    source = copy.load(Pattern(0))
 
-    def enqueue(held: Memory) -> None:
-        source = copy.load(Pattern(0))
+    def poison() -> None:
+        flow.poison()
         for _ in range(copies):
             copy.enqueue(source)
-        flow.enqueue(held)
 
     def compare(pattern: Pattern) -> Comparison:
         wait_idle(arena, copy.timed_gpu, copy.stream)
@@ -155,4 +160,4 @@ def _beside_copies(flow: Flow, arena: Arena) -> Flow:
         ended = arena.driver.stream_idle(copy.stream)
         return "the copies beside it ended before the loads did" if ended else None
 
-    return replace(flow, enqueue=enqueue, compare=compare, spoiled=spoiled, gate=False, once=True)
+    return replace(flow, poison=poison, compare=compare, spoiled=spoiled, gate=False, once=True)
