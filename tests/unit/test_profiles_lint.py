@@ -160,7 +160,7 @@ def test_lint_lists_every_finding_with_its_place() -> None:
     assert profile.nvlink is not None
     slower = replace(profile, nvlink=replace(profile.nvlink, per_link_bytes_per_s=10e9))
     findings = profiles.lint(slower)
-    assert len(findings) == 7  # floors and expects of peer_, unified_, kernel_ and ipc_copy
+    assert len(findings) == 8  # floors and expects of peer_, unified_, kernel_ and ipc_copy
     assert str(findings[0]).startswith("thresholds/h200-nvlink.yaml:")
 
 
