@@ -57,14 +57,28 @@ def expect(profile: Profile, machine: Machine, cell: Cell, today: str | None = N
     return replace(expectation, waiver=_waiver(profile, cell, today))
 
 
-def needs(expectation: Expectation) -> tuple[Cell, ...]:
-    """The cells whose median rates the limit of this one rests on."""
+def needs(expectation: Expectation, gpu_count: int) -> tuple[Cell, ...]:
+    """The cells whose median rates the limit of this one rests on.
+
+    A check that is not measured at this one's place is asked where each of its flows is, alone.
+    """
     limit = expectation.limit
     if limit is None:
         return ()
     bounds = (limit.floor, limit.ceiling, limit.expect)
     checks = dict.fromkeys(bound.of_check for bound in bounds if bound and bound.of_check)
-    return tuple(planned_cell(check, expectation.cell.place) for check in checks if check)
+    return tuple(
+        planned_cell(check, place)
+        for check in checks
+        if check
+        for place in _bases(check, expectation.cell, gpu_count)
+    )
+
+
+def _bases(check: Check, cell: Cell, gpu_count: int) -> tuple[Place, ...]:
+    if not cell.place.group or cell.place in methods.places_of(check, gpu_count):
+        return (cell.place,)
+    return tuple(route.place for route in methods.routes_of(cell, gpu_count))
 
 
 def planned_cell(check: Check, place: Place) -> Cell:

@@ -307,11 +307,18 @@ class Run:
 
         if self.machine is None or expectation.not_expected is not None:
             return ()
-        return (*expectation.members, *needs(expectation))
+        return (*expectation.members, *needs(expectation, len(self.machine.gpus)))
 
     def _medians(self, cells: Iterable[Cell]) -> dict[Check, float]:
-        medians = ((cell.check, self._median(cell)) for cell in cells)
-        return {check: median for check, median in medians if median is not None}
+        """The slowest median of each check; none where one of its cells has no sound one."""
+        medians: dict[Check, list[float | None]] = {}
+        for cell in cells:
+            medians.setdefault(cell.check, []).append(self._median(cell))
+        return {
+            check: min(median for median in found if median is not None)
+            for check, found in medians.items()
+            if None not in found
+        }
 
     def _compare(self, expectation: Expectation) -> Measurement:
         """The figures of cells that should be equal, side by side."""

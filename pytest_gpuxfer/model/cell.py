@@ -38,7 +38,7 @@ PATTERNS: Final = (
 )  # fmt: skip
 _NO_ACCESS: Final = "no-access"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_PLACE: Final = re.compile(r"all|gpu\d+(-gpu\d+)?|ring-\d+|[A-Z][A-Z0-9]*", re.ASCII)
+_PLACE: Final = re.compile(r"all|gpu\d+(-gpu\d+)?|(ring|round|back)-\d+|[A-Z][A-Z0-9]*", re.ASCII)
 UNIFORMITY: Final = "uniformity"
 
 
@@ -192,7 +192,9 @@ class Cell:
 def parse_place(text: str) -> Place:
     """The place that `text` names. Raises CellError."""
     if _PLACE.fullmatch(text) is None:
-        raise CellError(f"{text!r} is no place; write gpu0-gpu1, gpu3, ring-2, NV18 or all")
+        raise CellError(
+            f"{text!r} is no place; write gpu0-gpu1, gpu3, ring-2, round-1, NV18 or all"
+        )
     if not text.startswith("gpu"):
         return Place((), text)
     return Place(tuple(int(part[3:]) for part in text.split("-")))

@@ -48,7 +48,8 @@ class Bound:
     """One figure of a limit as it was written, with what it comes to.
 
     `value` is in bytes per second for a rate and in nanoseconds for a duration. With `of_check`
-    it is a factor on that check's median at the same place instead ("3x host_relay").
+    it is a factor on that check's median at the same place instead ("3x host_relay"); of several
+    flows at once, on the slowest of their places alone.
     """
 
     value: float

@@ -154,12 +154,7 @@ class Bench:
         rates, access = measurement.rates(), measurement.cell.check.access
         if counted.agrees_with == (PathKind.NVLINK,) or rates is None or not access:
             return []
-        pairs = [
-            (route.source, route.destination)
-            for route in routes
-            if route.source is not None and route.destination is not None
-        ]
-        return self._staging.signals(pairs, rates.median)
+        return self._staging.signals(_pairs(routes), rates.median)
 
     def _counters(self, routes: Sequence[Route]) -> evidence.Counters:
         gpus = {gpu for route in routes for gpu in (route.source, route.destination)}
@@ -171,13 +166,19 @@ class Bench:
         """Peer access as the cell's check wants it; () where no pair of GPUs is concerned."""
         if not methods.named(cell.check.method).uses_peer_access:
             return ()
-        switch = self.peer_access.enable if cell.check.access else self.peer_access.disable
-        sides: dict[tuple[int, int], AccessDirection] = {}
-        for route in routes:
-            if route.source is not None and route.destination is not None:
-                for side in switch(route.source, route.destination):
-                    sides[side.mapper, side.owner] = side
-        return tuple(sides.values())
+        pairs = _pairs(routes)
+        if cell.check.access:
+            return self.peer_access.enable_together(pairs)
+        return tuple(side for pair in pairs for side in self.peer_access.disable(*pair))
+
+
+def _pairs(routes: Sequence[Route]) -> list[tuple[int, int]]:
+    """Those between two GPUs."""
+    return [
+        (route.source, route.destination)
+        for route in routes
+        if route.source is not None and route.destination is not None
+    ]
 
 
 def _kind_of(error: DriverError) -> FailureKind:

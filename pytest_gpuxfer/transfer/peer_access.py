@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -35,10 +36,24 @@ class PeerAccess:
 
     def enable(self, gpu: int, peer: int) -> tuple[AccessDirection, AccessDirection]:
         """Switch both directions on; the answers say what became of it. Raises DriverError."""
-        for mapper, owner in ((gpu, peer), (peer, gpu)):
-            if not self._answers.get((mapper, owner), Access.OFF).on:
-                self._answers[mapper, owner] = self._ask(mapper, owner)
+        self._enable(gpu, peer)
+        self._enable(peer, gpu)
         return self.state(gpu, peer)
+
+    def enable_together(self, pairs: Sequence[tuple[int, int]]) -> tuple[AccessDirection, ...]:
+        """Switch on what all these pairs need at once, both directions. Raises DriverError.
+
+        A GPU maps only so many peers (eight, where no NVSwitch joins them): where room is short,
+        what none of these pairs needs is switched off, the longest unused first.
+        """
+        wanted = list(dict.fromkeys(way for pair in pairs for way in (pair, pair[::-1])))
+        for way in wanted:
+            while self._enable(*way) is Access.TOO_MANY_PEERS:
+                unused = next(self._ours_at(way, wanted), None)
+                if unused is None:
+                    break
+                self._switch_off(*unused)
+        return tuple(self._direction(*way) for way in wanted)
 
     def disable(self, gpu: int, peer: int) -> tuple[AccessDirection, AccessDirection]:
         """Switch off what we switched on; what others had on is found out and left on."""
@@ -63,6 +78,21 @@ class PeerAccess:
             if answer is Access.ENABLED:
                 with suppress(DriverError):
                     self._switch_off(mapper, owner)
+
+    def _enable(self, mapper: int, owner: int) -> Access:
+        answer = self._answers.pop((mapper, owner), Access.OFF)
+        if not answer.on:
+            answer = self._ask(mapper, owner)
+        self._answers[mapper, owner] = answer  # the last one used stands last
+        return answer
+
+    def _ours_at(
+        self, way: tuple[int, int], kept: Collection[tuple[int, int]]
+    ) -> Iterator[tuple[int, int]]:
+        """What we switched on of the same GPUs, besides what is kept."""
+        for other, answer in self._answers.items():
+            if answer is Access.ENABLED and other not in kept and set(other) & set(way):
+                yield other
 
     def _ask(self, mapper: int, owner: int) -> Access:
         driver = self._arena.driver

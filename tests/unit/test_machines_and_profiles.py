@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,20 @@ MADE_FOR = {
 }
 
 
+SITE = """
+schema: 1
+name: site
+extends: a100-nvlink
+limits:
+  - check: unified_copy.disjoint-pairs
+    floor: 1 GB/s
+    below_because: a test
+    expect: 1x unified_copy.write
+    tolerance: 1%
+    source: {kind: derived, where: a test}
+"""
+
+
 class Run:
     """A machine, its profile, and verdicts on the cells that are asked for."""
 
@@ -54,9 +70,12 @@ class Run:
     def verdict(self, expectation: Expectation) -> Verdict:
         if expectation.not_expected:
             return judge(None, expectation)
-        bases = {cell.check: self.measured(cell.id).rates() for cell in needs(expectation)}
+        medians: dict[Check, float] = {}
+        for cell in needs(expectation, len(self.machine.gpus)):
+            rates = self.measured(cell.id).rates()
+            assert rates is not None
+            medians[cell.check] = min(rates.median, medians.get(cell.check, math.inf))
         measurement = self.measured(expectation.cell.id)
-        medians = {check: rates.median for check, rates in bases.items() if rates}
         return judge(measurement, expectation, measurement.health, medians)
 
     def verdict_on(self, cell_id: str) -> Verdict:
@@ -117,6 +136,18 @@ def test_auto_finds_the_profile_of_a_machine(name: str) -> None:
 
 
 # Traps
+
+
+def test_pairs_that_are_slower_at_once_than_alone_are_told(tmp_path: Path) -> None:
+    """Above its floor: what the limit expects is what the same pairs reach alone."""
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE)
+    for fault, outcome in (((), Outcome.PASS), (("switch-collapse",), Outcome.DEGRADED)):
+        run = Run("dgx-a100", *fault)
+        run.profile = profiles.load(str(site))
+        for place in ("round-1", "back-5"):
+            verdict = run.verdict_on(f"unified_copy.write.disjoint-pairs/{place}/512MiB")
+            assert verdict.outcome is outcome, verdict.words
 
 
 def test_twelve_of_eighteen_links_are_all_that_an_h100_nvl_has() -> None:

@@ -78,4 +78,7 @@ def routes_of(cell: Cell, gpu_count: int) -> tuple[Route, ...]:
     """The flows that run at once in a cell. Raises KeyError where it names no such place."""
     if any(gpu >= gpu_count for gpu in cell.place.gpus):
         raise KeyError(f"{cell.id}: this machine has {gpu_count} GPUs")
+    if cell.place.group and cell.place not in (places := places_of(cell.check, gpu_count)):
+        where = ", ".join(map(str, places)) or "nowhere"
+        raise KeyError(f"{cell.id}: with {gpu_count} GPUs it is measured at {where}")
     return routes(cell.check, named(cell.check.method).shape(cell.check), cell.place, gpu_count)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import ClassVar, Final, Protocol
 
 from pytest_gpuxfer.hardware.driver import Comparison, Fill, Memory, Stream
-from pytest_gpuxfer.model.cell import Check
+from pytest_gpuxfer.model.cell import Check, Place
 from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.model.pattern import POISON_WORD, Pattern
 from pytest_gpuxfer.transfer.arena import Arena
@@ -34,6 +34,12 @@ class Route:
     @property
     def is_pair(self) -> bool:
         return self.source is not None and self.destination is not None
+
+    @property
+    def place(self) -> Place:
+        """Where this one alone is measured: at its pair, or at its one GPU."""
+        gpus = (gpu for gpu in (self.source, self.destination) if gpu is not HOST)
+        return Place(tuple(dict.fromkeys(gpus)))
 
     def __str__(self) -> str:
         names = ("host" if gpu is None else f"gpu{gpu}" for gpu in (self.source, self.destination))

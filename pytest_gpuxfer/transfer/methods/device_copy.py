@@ -19,7 +19,7 @@ _STAGED_SIZE_BYTES: Final = 64 * MIB
 _MANY_FLOWS_BYTES: Final = 128 * MIB
 _SIZES_BYTES: Final = {"bidirectional": 256 * MIB, "round-trip": 128 * MIB}
 _LATENCY_BYTES: Final = 16
-_MANY_FLOWS: Final = ("all-to-one", "one-to-all", "ring", "disjoint-pairs", "all-to-all")
+_MANY_FLOWS: Final = ("all-to-one", "one-to-all", "ring", "all-to-all")
 _NEEDED: Final = {
     DeviceKind.POOL: Feature.MEMORY_POOLS,
     DeviceKind.VMM: Feature.VIRTUAL_MEMORY,

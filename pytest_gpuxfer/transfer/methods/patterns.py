@@ -14,7 +14,8 @@ _FEWEST_GPUS = {
     "all-to-one": 3, "one-to-all": 3, "ring": 3, "all-to-all": 3, "disjoint-pairs": 4,
     "host-to-all": 2, "all-to-host": 2, "host-and-all": 2,
 }  # fmt: skip
-_GROUPS = ("disjoint-pairs", "all-to-all", "host-to-all", "all-to-host", "host-and-all")
+_WAYS = ("round", "back")  # of disjoint pairs: from the lower GPU to the higher, and back
+_GROUPS = ("all-to-all", "host-to-all", "all-to-host", "host-and-all")
 
 
 def places(check: Check, shapes: Iterable[Shape], gpu_count: int) -> tuple[Place, ...]:
@@ -24,6 +25,10 @@ def places(check: Check, shapes: Iterable[Shape], gpu_count: int) -> tuple[Place
         return ()
     if pattern == "ring":
         return tuple(Place((), f"ring-{shift}") for shift in gpus[1:])
+    if pattern == "disjoint-pairs":
+        numbers = range(1, 1 << (gpu_count - 1).bit_length())
+        rounds = [number for number in numbers if len(_pairs(number, gpu_count)) > 1]
+        return tuple(Place((), f"{way}-{number}") for number in rounds for way in _WAYS)
     if pattern in _GROUPS:
         return (Place.all(),)
     if pattern in ("all-to-one", "one-to-all"):
@@ -65,7 +70,9 @@ def _ends(
             shift = int(str(place).removeprefix("ring-"))
             return [(gpu, (gpu + shift) % gpu_count) for gpu in gpus]
         case "disjoint-pairs":
-            return [(gpu, gpu + 1) for gpu in gpus[:-1:2]]
+            way, number = str(place).split("-")
+            pairs = _pairs(int(number), gpu_count)
+            return [*pairs] if way == _WAYS[0] else [pair[::-1] for pair in pairs]
         case "all-to-all":
             return list(permutations(gpus, 2))
         case "host-to-all":
@@ -80,6 +87,11 @@ def _ends(
             return [(place.gpus[0], gpu) for gpu in gpus if gpu != place.gpus[0]]
     forth = _one_way(shapes, place)
     return [forth, forth[::-1]] if pattern == "bidirectional" else [forth]
+
+
+def _pairs(number: int, gpu_count: int) -> list[tuple[int, int]]:
+    """One round of all against all: every pair of GPUs is in the round of its numbers' XOR."""
+    return [(gpu, gpu ^ number) for gpu in range(gpu_count) if gpu < gpu ^ number < gpu_count]
 
 
 def _one_way(shapes: tuple[Shape, ...], place: Place) -> tuple[int | None, int | None]:
