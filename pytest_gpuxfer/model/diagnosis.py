@@ -429,6 +429,14 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
+        lambda it: it.why(Reason.CRASHED_ONCE),
+        Cause(
+            "the driver, or a library beneath it, brought the measuring process down, once",
+            "look for segfault lines in `dmesg -T`; if it comes again, compare the versions of"
+            " libcuda and of the kernel module (/proc/driver/nvidia/version)",
+        ),
+    ),
+    (
         lambda it: it.why(Reason.NO_LIMIT),
         Cause("the profile does not speak of this", "add a limit for this check and size"),
     ),

@@ -242,6 +242,7 @@ class Measurement:
     reading: Reading | None = None
     health: Health = Health()
     failure: Failure | None = None
+    crash: str | None = None  # how the first attempt ended, where the second one did not
     duration_ns: float = 0.0
 
     def rates(self) -> Summary | None:

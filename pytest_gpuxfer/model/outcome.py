@@ -57,6 +57,7 @@ class Reason(StrEnum):
     NO_LIMIT = "no-limit"
     XID = "xid"
     ERRORS_ROSE = "errors-rose"
+    CRASHED_ONCE = "crashed-once"
     OUTLIER = "outlier"
     BELOW_EXPECTED = "below-expected"
     INSIDE = "inside-limits"

@@ -57,15 +57,19 @@ def judge(
     case = Case(measurement, expectation, read, baselines or {})
     verdict = next(found for rule in _RULES if (found := rule(case)) is not None)
     verdict = replace(verdict, unchecked=(*verdict.unchecked, *read.unread))
-    return _waive(_mark(verdict, read), expectation)
+    return _waive(_mark(verdict, case), expectation)
 
 
-def _mark(verdict: Verdict, health: Health) -> Verdict:
-    """A figure that is good although errors rose meanwhile is not as good as it looks."""
-    if verdict.outcome is not Outcome.PASS or not health.risen:
+def _mark(verdict: Verdict, case: Case) -> Verdict:
+    """A figure is not as good as it looks where errors rose meanwhile, or it took two attempts."""
+    risen, crash = case.health.risen, case.measurement.crash
+    if verdict.outcome is not Outcome.PASS or not (risen or crash):
         return verdict
-    words = f"{verdict.words}, but {'; '.join(health.risen)} while it was measured"
-    return replace(verdict, outcome=Outcome.DEGRADED, reason=Reason.ERRORS_ROSE, words=words)
+    reason = Reason.ERRORS_ROSE if risen else Reason.CRASHED_ONCE
+    told = f"{'; '.join(risen)} while it was measured" if risen else f"{crash} at first"
+    return replace(
+        verdict, outcome=Outcome.DEGRADED, reason=reason, words=f"{verdict.words}, but {told}"
+    )
 
 
 def _waive(verdict: Verdict, expectation: Expectation) -> Verdict:

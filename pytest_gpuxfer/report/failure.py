@@ -58,6 +58,8 @@ def _facts(line: CellLine) -> Iterator[tuple[str, str]]:
     yield from _describe_path(measurement, line)
     if measurement.health.concerns:
         yield "meanwhile", "; ".join(measurement.health.concerns)
+    if measurement.crash:
+        yield "before", f"{measurement.crash}; this is the second attempt"
     if measurement.discarded:
         yield "discarded", "; ".join(dict.fromkeys(measurement.discarded))
     failure = measurement.failure

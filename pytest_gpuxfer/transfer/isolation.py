@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -47,15 +48,22 @@ class Isolated:
         self._hangs: Counter[tuple[Place, Engine]] = Counter()
 
     def measure(self, cell: Cell, decide_at_bytes_per_s: float | None = None) -> Measurement:
-        """As `Bench.measure`; a child that hangs or crashes is a failure as well.
+        """As `Bench.measure`; a child that hangs, or crashes twice, is a failure as well.
 
         After two hangs at a place by an engine, the rest there is not tried. Raises MeasuringError.
         """
-        started_ns = time.monotonic_ns()
         where = (cell.place, cell.check.engine)
         if self._hangs[where] >= _MOST_HANGS:
             words = f"not tried: {_MOST_HANGS} cells at {cell.place} by {where[1]} have hung before"
             return Measurement(cell, failure=Failure(FailureKind.HANG, words))
+        first = self._attempt(cell, decide_at_bytes_per_s)
+        if first.failure is None or first.failure.kind is not FailureKind.CRASH or self._lost:
+            return first
+        again = self._attempt(cell, decide_at_bytes_per_s)
+        return again if again.failure else replace(again, crash=first.failure.message)
+
+    def _attempt(self, cell: Cell, decide_at_bytes_per_s: float | None) -> Measurement:
+        started_ns = time.monotonic_ns()
         answer = self._lost or self._started() or self._ask((cell, decide_at_bytes_per_s), cell)
         if isinstance(answer, Measurement):
             measurement = answer
@@ -64,7 +72,7 @@ class Isolated:
             measurement = Measurement(cell, failure=answer, duration_ns=took_ns)
         failure = measurement.failure
         if failure is not None and failure.kind in _REPLACED_AFTER:
-            self._hangs[where] += failure.kind is FailureKind.HANG
+            self._hangs[cell.place, cell.check.engine] += failure.kind is FailureKind.HANG
             self.close()
         return measurement
 

@@ -85,6 +85,16 @@ def test_a_good_copy_passes() -> None:
     assert verdict.unchecked == ()
 
 
+def test_a_crash_that_did_not_come_again_is_never_quite_green() -> None:
+    again = replace(GOOD, crash="the measuring process was ended by SIGSEGV")
+    verdict = judge(again, WANTED, HEALTHY)
+    assert (verdict.outcome, verdict.reason) == (Outcome.DEGRADED, Reason.CRASHED_ONCE)
+    assert verdict.words == "274.0 GB/s, but the measuring process was ended by SIGSEGV at first"
+    assert "once" in diagnose(again, WANTED, verdict)[0].name
+    slow = judge(replace(again, samples=at(*[38.0] * 9)), WANTED, HEALTHY)
+    assert slow.reason is Reason.BELOW_FLOOR
+
+
 @pytest.mark.parametrize(
     ("changes", "outcome", "reason"),
     [
