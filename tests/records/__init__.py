@@ -1,6 +1,7 @@
-"""Records of real machines that are kept, and the simulated HGX H200 held against them.
+"""Records and JUnit of real machines that are kept, and the simulated HGX H200 held against them.
 
-`python -m tests.records` prints a line for each figure.
+Two pairs of H200, by the first step of `benchmarks/on_gpus.sh`. In the second run the measuring
+process crashed once. `python -m tests.records` prints a line for each figure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pytest_gpuxfer.transfer.bench import Bench
 
 FOLDER: Final = Path(__file__).parent
 NAMES: Final = tuple(sorted(path.name for path in FOLDER.glob("*.jsonl.gz")))
+SUMMARIES: Final = ("152 pass", "151 pass, 1 error")
 NEAR: Final = 0.05
 _MACHINES: Final = files("pytest_gpuxfer.hardware.simulated.machines")
 
@@ -47,7 +49,7 @@ class Figure:
 
 
 def unpacked(name: str, folder: Path) -> Path:
-    """A kept record as the file that was written."""
+    """A kept file as it was written."""
     path = folder / name.removesuffix(".gz")
     path.write_bytes(gzip.decompress((FOLDER / name).read_bytes()))
     return path
