@@ -29,7 +29,10 @@ def test_record_is_valid_and_judged_again_says_the_same(suites: Run, record_file
     record = read(record_file())
     assert record.broken is None
     assert len(record.cells) == PAIR_CELLS + 16
-    assert {line.verdict.outcome for line in record.cells} == {"pass", "fail"}
+    # Staged copies hold whoever enqueues them, and so end before the loads beside them.
+    by_cell = {line.cell: line.verdict.outcome for line in record.cells}
+    assert by_cell.pop("load_latency.sm.under-load/gpu0-gpu1/512KiB") == "error"
+    assert set(by_cell.values()) == {"pass", "fail"}
     for line in record.cells:
         assert line.judge_again() == line.verdict, line.cell
 
