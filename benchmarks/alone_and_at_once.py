@@ -65,10 +65,12 @@ def main(path: Path) -> int:
         )
     matrix("alone", alone)
     matrix("beside disjoint pairs", at_once)
-    if not at_once or alone.keys() != at_once.keys():
-        print(f"not comparable: {len(alone)} pairs alone, {len(at_once)} at once")
+    ratios = {pair: at_once[pair] / alone[pair] for pair in alone if pair in at_once}
+    if not ratios:
+        print(f"nothing to compare: {len(alone)} pairs alone, {len(at_once)} at once")
         return 1
-    ratios = {pair: at_once[pair] / alone[pair] for pair in alone}
+    if lost := len(alone) - len(ratios):
+        print(f"{lost} of {len(alone)} pairs were not measured beside others")
     worst = max(ratios, key=lambda pair: abs(ratios[pair] - 1))
     print(
         f"{len(ratios)} pairs; {worst} differs most: {ratios[worst]:.4f} of what it reaches alone"

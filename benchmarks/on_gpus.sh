@@ -21,7 +21,7 @@ step() { # NAME SECONDS COMMAND...
 }
 
 suites="--pyargs pytest_gpuxfer.suites --gpuxfer-hw=auto --gpuxfer-gpus=visible"
-step suites 180 pytest -q $suites --junitxml="$out/junit.xml" --gpuxfer-out="$out"
+step suites 1200 pytest -q $suites --junitxml="$out/junit.xml" --gpuxfer-out="$out"
 step selftest 60 pytest -q $suites --gpuxfer-selftest
 GPUXFER_REQUIRE_GPU=1 step tests 180 pytest -q tests/gpu
 if [ -n "$nvbandwidth" ]; then

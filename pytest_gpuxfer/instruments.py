@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_gpuxfer.hardware.driver import DeviceKind, DriverError
+from pytest_gpuxfer.hardware.driver import CHAIN_LINE_BYTES, DeviceKind, DriverError
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.cell import Cell, CellError, Place, parse_cell, parse_check
 from pytest_gpuxfer.model.expectation import Expectation
@@ -25,6 +25,7 @@ from pytest_gpuxfer.transfer import methods
 from pytest_gpuxfer.transfer.arena import Arena, CannotAllocateError
 from pytest_gpuxfer.transfer.bench import Bench
 from pytest_gpuxfer.transfer.buffers import AnyBuffer
+from pytest_gpuxfer.transfer.methods.local import LoadLatency
 from pytest_gpuxfer.transfer.waiting import HangError
 
 _DEFAULT_BUFFER = "64 MiB"
@@ -353,6 +354,9 @@ def _why_not(cell: Cell, gpu_count: int) -> str | None:
     if size_bytes is None or size_bytes % _LOAD_BYTES:
         size = "no size" if size_bytes is None else units.format_size(size_bytes)
         return f"{check} moves multiples of {_LOAD_BYTES} B, and this is {size}"
+    if check.method == LoadLatency.name and size_bytes % CHAIN_LINE_BYTES:
+        size = units.format_size(size_bytes)
+        return f"{check} follows lines of {CHAIN_LINE_BYTES} B, and this is {size}"
     return None
 
 

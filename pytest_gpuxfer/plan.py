@@ -60,25 +60,23 @@ def expect(profile: Profile, machine: Machine, cell: Cell, today: str | None = N
 def needs(expectation: Expectation, gpu_count: int) -> tuple[Cell, ...]:
     """The cells whose median rates the limit of this one rests on.
 
-    A check that is not measured at this one's place is asked where each of its flows is, alone.
+    A check that is not measured at this one's place is asked where each of its flows is, alone and
+    with the same size.
     """
     limit = expectation.limit
     if limit is None:
         return ()
     bounds = (limit.floor, limit.ceiling, limit.expect)
     checks = dict.fromkeys(bound.of_check for bound in bounds if bound and bound.of_check)
-    return tuple(
-        planned_cell(check, place)
-        for check in checks
-        if check
-        for place in _bases(check, expectation.cell, gpu_count)
-    )
+    cell = expectation.cell
+    return tuple(base for check in checks if check for base in _bases(check, cell, gpu_count))
 
 
-def _bases(check: Check, cell: Cell, gpu_count: int) -> tuple[Place, ...]:
-    if not cell.place.group or cell.place in methods.places_of(check, gpu_count):
-        return (cell.place,)
-    return tuple(route.place for route in methods.routes_of(cell, gpu_count))
+def _bases(check: Check, cell: Cell, gpu_count: int) -> tuple[Cell, ...]:
+    routes = methods.routes_of(cell, gpu_count)
+    if len(routes) == 1 or cell.place in methods.places_of(check, gpu_count):
+        return (planned_cell(check, cell.place),)
+    return tuple(Cell(check, route.place, cell.size_bytes) for route in routes)
 
 
 def planned_cell(check: Check, place: Place) -> Cell:

@@ -240,7 +240,8 @@ class Run:
 
         if self._isolation is None:
             assert self.machine is not None
-            self._isolation = Isolated(self.machine, self._ends_at_ns)
+            telemetry = self.hardware.telemetry if self.hardware else None
+            self._isolation = Isolated(self.machine, self._ends_at_ns, telemetry)
         return self._isolation
 
     def measure(

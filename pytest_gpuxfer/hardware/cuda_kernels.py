@@ -11,6 +11,7 @@ from pytest_gpuxfer.hardware import host_pattern
 from pytest_gpuxfer.hardware.cuda_calls import Primary, whole
 from pytest_gpuxfer.hardware.cuda_memory import CudaMemory
 from pytest_gpuxfer.hardware.driver import (
+    CHAIN_LINE_BYTES,
     AtomicAdd,
     ChaseChain,
     Comparison,
@@ -38,7 +39,6 @@ _COPY_BLOCK_THREADS: Final = 1024
 _SHARED_BLOCK_THREADS: Final = 256
 _SHARED_BLOCKS_PER_MULTIPROCESSOR: Final = 4
 _WARP_THREADS: Final = 32
-_LINE_BYTES: Final = 128
 _RESULT_BYTES: Final = 24  # Result in kernels.cu
 _NON_BLOCKING: Final = 1  # CU_STREAM_NON_BLOCKING: no waiting for other libraries' null stream
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
@@ -47,8 +47,8 @@ _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 def copy_shape(loads: int, sharers: int, multiprocessors: int) -> tuple[int, int]:
     """How many blocks, of how many threads, copy so many times 16 bytes.
 
-    Alone, a block for each turn ends most evenly, and blocks narrow enough that small copies too
-    have a turn for each multiprocessor. But the blocks of the first of several kernels would hold
+    Alone, a block for each turn ends most evenly, in blocks so narrow that small copies too are
+    spread over many multiprocessors. But the blocks of the first of several kernels would hold
     up the others', so each has no more than find room at once; and not all that would: with the
     GPU full, a kernel's stores to the host and another's loads from it slow each other down
     (H200: 30 GB/s both, with half as many threads 36 to 40).
@@ -135,7 +135,7 @@ class CudaKernels(CudaMemory):
                 case KernelCopy():
                     self._launch_copy(primary, handle, kernel)
                 case WriteChain(memory):
-                    lines = memory.size_bytes // _LINE_BYTES
+                    lines = memory.size_bytes // CHAIN_LINE_BYTES
                     chain = memory.address, lines, chain_step(lines)
                     self._launch_wide(primary, handle, "write_chain", lines, *chain)
                 case ChaseChain(memory, hops, arrived):

@@ -178,9 +178,12 @@ class KernelCopy:
     sharers: int = 1
 
 
+CHAIN_LINE_BYTES: Final = 128  # LINE_BYTES in kernels.cu
+
+
 @dataclass(frozen=True, slots=True)
 class WriteChain:
-    """Kernel: lay one closed chain through all 128-byte lines of `memory`, in a permuted order."""
+    """Kernel: lay one closed chain through all lines of `memory`, in a permuted order."""
 
     memory: Memory
 

@@ -429,9 +429,16 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
+        lambda it: it.why(Reason.DOUBTFUL),
+        Cause(
+            "loads from this memory are far slower than usual, or the copies beside them staged",
+            "see the cells of the same pair that copy, and that load with nothing beside",
+        ),
+    ),
+    (
         lambda it: it.why(Reason.CRASHED_ONCE),
         Cause(
-            "the driver, or a library beneath it, brought the measuring process down, once",
+            "the measuring process crashed once, and not again",
             "look for segfault lines in `dmesg -T`; if it comes again, compare the versions of"
             " libcuda and of the kernel module (/proc/driver/nvidia/version)",
         ),

@@ -230,6 +230,7 @@ class Measurement:
     cell: Cell
     samples: tuple[Sample, ...] = ()
     discarded: tuple[str, ...] = ()  # why samples were thrown away
+    doubt: str | None = None  # why some samples may look better than the truth
     gated: bool = False
     moved_bytes: int = 0  # between the two counter readings: probe, warm-up and samples
     integrity: Integrity | None = None

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     BELOW_FLOOR = "below-floor"
     UNHEALTHY = "below-floor-while-unhealthy"
     STRADDLES_FLOOR = "straddles-floor"
+    DOUBTFUL = "doubtful"
     NO_LIMIT = "no-limit"
     XID = "xid"
     ERRORS_ROSE = "errors-rose"

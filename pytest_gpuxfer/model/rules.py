@@ -204,6 +204,12 @@ def rate_against_limit(case: Case) -> Verdict | None:
     return None
 
 
+def doubtful(case: Case) -> Verdict | None:
+    """Samples that look better than the truth can fail a cell, and not pass it."""
+    doubt = case.measurement.doubt
+    return Verdict(Outcome.INCONCLUSIVE, Reason.DOUBTFUL, doubt) if doubt else None
+
+
 def inside(case: Case) -> Verdict:
     """Within the limits, or below what is expected (rules 10 and 11)."""
     rates, limit = case.measurement.rates(), case.expectation.limit
@@ -219,6 +225,9 @@ def inside(case: Case) -> Verdict:
         unchecked = (f"{what}: {limit.unlimited}",)
         return Verdict(Outcome.PASS, Reason.INSIDE, f"{words}, the {what} is not judged", unchecked)
     wanted = limit.expect.resolve(case.baselines) if limit.expect else None
+    if limit.expect and wanted is None:
+        unchecked = (f"{limit.expect.text}: {limit.expect.of_check} has no figure",)
+        return Verdict(Outcome.PASS, Reason.INSIDE, words, unchecked)
     tolerance = case.expectation.tolerance
     if limit.expect and wanted is not None and not 0 < wanted * (1 - tolerance) < math.inf:
         return _no_limit(limit.expect, wanted * (1 - tolerance))

@@ -34,6 +34,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     rules.unusable,
     rules.above_physical,
     rules.rate_against_limit,
+    rules.doubtful,
     rules.inside,
 )
 
@@ -65,10 +66,13 @@ def _mark(verdict: Verdict, case: Case) -> Verdict:
     risen, crash = case.health.risen, case.measurement.crash
     if verdict.outcome is not Outcome.PASS or not (risen or crash):
         return verdict
-    reason = Reason.ERRORS_ROSE if risen else Reason.CRASHED_ONCE
-    told = f"{'; '.join(risen)} while it was measured" if risen else f"{crash} at first"
+    told = [f"{'; '.join(risen)} while it was measured"] if risen else []
+    told += [f"{crash} at first"] if crash else []
     return replace(
-        verdict, outcome=Outcome.DEGRADED, reason=reason, words=f"{verdict.words}, but {told}"
+        verdict,
+        outcome=Outcome.DEGRADED,
+        reason=Reason.ERRORS_ROSE if risen else Reason.CRASHED_ONCE,
+        words=f"{verdict.words}, but {' and '.join(told)}",
     )
 
 

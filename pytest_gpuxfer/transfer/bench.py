@@ -127,6 +127,7 @@ class Bench:
             cell,
             samples=tuple(sampler.samples),
             discarded=tuple(sampler.discarded),
+            doubt=sampler.doubt,
             gated=sampler.gated,
             moved_bytes=moved_bytes,
             integrity=Integrity(sampler.checked_bytes, sampler.mismatch),

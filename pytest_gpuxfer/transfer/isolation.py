@@ -19,10 +19,12 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from pytest_gpuxfer.hardware.child import start_child
+from pytest_gpuxfer.hardware.telemetry import Telemetry
 from pytest_gpuxfer.model.cell import Cell, Engine, Place
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import Failure, FailureKind, Measurement
 from pytest_gpuxfer.model.units import NS_PER_S
+from pytest_gpuxfer.model.unknown import Unknown
 
 PROGRAM: Final = "pytest_gpuxfer.transfer.measuring_process"
 START_S: Final = 60.0  # starting CUDA on a node with many GPUs takes ten
@@ -40,9 +42,16 @@ class MeasuringError(Exception):
 class Isolated:
     """What a Bench does, in a child process. Times are of the host's clock."""
 
-    def __init__(self, machine: Machine, ends_at_ns: int | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        ends_at_ns: int | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        """`telemetry` has listened for Xids since before the first cell."""
         self._machine = machine
         self._ends_at_ns = ends_at_ns
+        self._telemetry = telemetry
         self._child: _Child | None = None
         self._lost: Failure | None = None  # why there will be no other child
         self._hangs: Counter[tuple[Place, Engine]] = Counter()
@@ -59,8 +68,23 @@ class Isolated:
         first = self._attempt(cell, decide_at_bytes_per_s)
         if first.failure is None or first.failure.kind is not FailureKind.CRASH or self._lost:
             return first
-        again = self._attempt(cell, decide_at_bytes_per_s)
-        return again if again.failure else replace(again, crash=first.failure.message)
+        if xids := self._xids(cell):
+            words = f"{first.failure.message}, and the driver has reported {', '.join(xids)}"
+            return replace(first, failure=replace(first.failure, message=words))
+        return replace(self._attempt(cell, decide_at_bytes_per_s), crash=first.failure.message)
+
+    def _xids(self, cell: Cell) -> list[str]:
+        """What the driver has reported of the cell's GPUs in this run: no crash of a library's."""
+        if self._telemetry is None:
+            return []
+        gpus = [self._machine.gpus[index] for index in cell.place.gpus] or self._machine.gpus
+        heard = ((gpu, self._telemetry.status(gpu.uuid).xids) for gpu in gpus)
+        return [
+            f"Xid {code} on {gpu.label}"
+            for gpu, codes in heard
+            if not isinstance(codes, Unknown)
+            for code in codes
+        ]
 
     def _attempt(self, cell: Cell, decide_at_bytes_per_s: float | None) -> Measurement:
         started_ns = time.monotonic_ns()

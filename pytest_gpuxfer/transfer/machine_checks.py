@@ -83,13 +83,13 @@ class MachineChecks:
 
     def _peer_access(self, cell: Cell) -> Measurement:
         source, destination = cell.place.gpus
-        self._access.enable(source, destination)
+        self._access.enable_together([(source, destination)])
         return Measurement(cell, access=self._access.prove(source, destination))
 
     def _handshake(self, cell: Cell) -> Measurement:
         """Kernels on both GPUs answer each other's flags while both run: what collectives do."""
         lead, follow = cell.place.gpus
-        access = self._access.enable(lead, follow)
+        access = self._access.enable_together([(lead, follow)])
         if not all(side.answer.on for side in access):
             return Measurement(cell, access=access)
         flags = {gpu: self._words_of(gpu) for gpu in (lead, follow)}
@@ -107,7 +107,7 @@ class MachineChecks:
         """Many threads of one GPU add to a word of another, which then counts for itself."""
         adder, owner = cell.place.gpus
         gpus = self._machine.gpus
-        access = self._access.enable(adder, owner)
+        access = self._access.enable_together([(adder, owner)])
         if not all(side.answer.on for side in access):
             return Measurement(cell, access=access)
         if not self._arena.driver.native_atomics(gpus[adder].ordinal, gpus[owner].ordinal):

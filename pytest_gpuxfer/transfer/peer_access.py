@@ -44,7 +44,8 @@ class PeerAccess:
         """Switch on what all these pairs need at once, both directions. Raises DriverError.
 
         A GPU maps only so many peers (eight, where no NVSwitch joins them): where room is short,
-        what none of these pairs needs is switched off, the longest unused first.
+        what none of these pairs needs is switched off, the longest unused first; also what a test
+        switched on by `enable`.
         """
         wanted = list(dict.fromkeys(way for pair in pairs for way in (pair, pair[::-1])))
         for way in wanted:
@@ -105,6 +106,7 @@ class PeerAccess:
         driver = self._arena.driver
         driver.disable_peer_access(self._arena.context(mapper), self._arena.context(owner))
         self._answers[mapper, owner] = Access.OFF
+        self._proven.pop((mapper, owner), None)
 
     def _direction(self, mapper: int, owner: int) -> AccessDirection:
         answer = self._answers.get((mapper, owner), Access.OFF)

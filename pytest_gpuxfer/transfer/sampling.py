@@ -68,6 +68,7 @@ class Sampler:
         self.mismatch: Mismatch | None = None
         self.samples: list[Sample] = []
         self.discarded: list[str] = []
+        self.doubt: str | None = None
 
     def take_moved_bytes(self) -> int:
         """How much each flow has moved since this was last asked."""
@@ -158,14 +159,12 @@ class Sampler:
                 driver.open_gate(gate)
         for flow in flows:
             wait_idle(self._arena, flow.timed_gpu, flow.stream)
-        spoiled = next(filter(None, (flow.spoiled() for flow in flows)), None)
+        self.doubt = next(filter(None, (flow.doubt() for flow in flows)), self.doubt)
         sample = self._timed(flows, copies)
         self._check(flows, patterns, copies)
         if gate is not None and driver.gate_expired(gate):
             self.discarded.append("enqueuing outlasted the gate")
             self.gated = False  # it waits for itself: go on without
-        elif spoiled is not None:
-            self.discarded.append(spoiled)
         else:
             self.samples.append(sample)
 

@@ -85,6 +85,22 @@ def test_a_good_copy_passes() -> None:
     assert verdict.unchecked == ()
 
 
+def test_doubtful_samples_may_fail_a_cell_and_never_pass_it() -> None:
+    doubtful = replace(GOOD, doubt="the copies beside them ended")
+    verdict = judge(doubtful, WANTED, HEALTHY)
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.DOUBTFUL)
+    assert judge(replace(doubtful, samples=at(*[38.0] * 9)), WANTED).outcome is Outcome.FAIL
+
+
+def test_what_is_expected_of_a_check_without_a_figure_is_told_as_unchecked() -> None:
+    limit = replace(LIMIT, expect=Bound(1.0, "1x host_relay", HERE, of_check=RELAY))
+    wanted = replace(WANTED, limit=limit)
+    verdict = judge(GOOD, wanted, HEALTHY)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.unchecked == ("1x host_relay: host_relay has no figure",)
+    assert judge(GOOD, wanted, HEALTHY, {RELAY: 300e9}).outcome is Outcome.DEGRADED
+
+
 def test_a_crash_that_did_not_come_again_is_never_quite_green() -> None:
     again = replace(GOOD, crash="the measuring process was ended by SIGSEGV")
     verdict = judge(again, WANTED, HEALTHY)
@@ -93,6 +109,10 @@ def test_a_crash_that_did_not_come_again_is_never_quite_green() -> None:
     assert "once" in diagnose(again, WANTED, verdict)[0].name
     slow = judge(replace(again, samples=at(*[38.0] * 9)), WANTED, HEALTHY)
     assert slow.reason is Reason.BELOW_FLOOR
+    both_told = judge(again, WANTED, Health(risen=("NVLink errors of gpu3 rose by 12",)))
+    assert both_told.words.endswith(
+        "rose by 12 while it was measured and the measuring process was ended by SIGSEGV at first"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from pytest_gpuxfer import profiles
 from pytest_gpuxfer.hardware import Hardware
 from pytest_gpuxfer.hardware.discovery import discover
 from pytest_gpuxfer.hardware.simulated import machine_names, open_machine
-from pytest_gpuxfer.model.cell import Check, Place, parse_cell
-from pytest_gpuxfer.model.expectation import Expectation, Profile
+from pytest_gpuxfer.model.cell import Check, Initiator, Place, parse_cell
+from pytest_gpuxfer.model.expectation import Bound, Expectation, Limit, Location, Profile
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import Measurement
 from pytest_gpuxfer.model.unknown import Unknown
@@ -39,6 +39,7 @@ MADE_FOR = {
 }
 
 
+HERE, WRITE = Location("site.yaml", 7), Initiator.WRITE
 SITE = """
 schema: 1
 name: site
@@ -78,8 +79,11 @@ class Run:
         measurement = self.measured(expectation.cell.id)
         return judge(measurement, expectation, measurement.health, medians)
 
+    def expect(self, cell_id: str) -> Expectation:
+        return expect(self.profile, self.machine, parse_cell(cell_id))
+
     def verdict_on(self, cell_id: str) -> Verdict:
-        return self.verdict(expect(self.profile, self.machine, parse_cell(cell_id)))
+        return self.verdict(self.expect(cell_id))
 
     def gbps(self, cell_id: str) -> float:
         rates = self.measured(cell_id).rates()
@@ -145,9 +149,21 @@ def test_pairs_that_are_slower_at_once_than_alone_are_told(tmp_path: Path) -> No
     for fault, outcome in (((), Outcome.PASS), (("switch-collapse",), Outcome.DEGRADED)):
         run = Run("dgx-a100", *fault)
         run.profile = profiles.load(str(site))
-        for place in ("round-1", "back-5"):
-            verdict = run.verdict_on(f"unified_copy.write.disjoint-pairs/{place}/512MiB")
+        for place in ("round-1/512MiB", "back-5/512MiB", "round-2/64MiB"):
+            verdict = run.verdict_on(f"unified_copy.write.disjoint-pairs/{place}")
             assert verdict.outcome is outcome, verdict.words
+
+
+def test_flows_that_share_a_gpu_are_held_against_each_pair_alone() -> None:
+    run = Run("dgx-a100")
+    wanted = run.expect("unified_copy.write.one-to-all/gpu2/64MiB")
+    limit = Limit(
+        wanted.cell.check,
+        HERE,
+        expect=Bound(1.0, "1x", HERE, Check("unified_copy", initiator=WRITE)),
+    )
+    bases = [cell.id for cell in needs(replace(wanted, limit=limit), 8)]
+    assert bases == [f"unified_copy.write/gpu2-gpu{gpu}/64MiB" for gpu in (0, 1, 3, 4, 5, 6, 7)]
 
 
 def test_twelve_of_eighteen_links_are_all_that_an_h100_nvl_has() -> None:

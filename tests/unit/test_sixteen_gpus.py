@@ -94,6 +94,15 @@ def test_more_pairs_than_may_be_mapped_at_once_are_measured_in_turn(over_pcie: B
         assert gb_per_s(measured) > 5
 
 
+def test_so_are_the_machines_own_cells(over_pcie: Bench) -> None:
+    for peer in range(1, GPUS):
+        access = over_pcie.measure(parse_cell(f"machine.peer_access/gpu0-gpu{peer}")).access
+        assert all(side.answer is Access.ENABLED and side.proven is True for side in access)
+    again = over_pcie.measure(parse_cell("peer_copy.write/gpu0-gpu1/1MiB")).access
+    assert [side.answer for side in again] == [Access.ENABLED] * 2
+    assert not any(side.proven is True for side in again if side.mapper == 0), "mapped anew"
+
+
 def test_what_needs_more_peers_at_once_than_may_be_mapped_says_so(over_pcie: Bench) -> None:
     measured = over_pcie.measure(parse_cell("unified_copy.write.one-to-all/gpu0/16MiB"))
     answers = [side.answer for side in measured.access if side.mapper == 0]

@@ -126,13 +126,17 @@ def test_loads_are_slower_while_copies_fill_the_link(lab: Lab, size: str) -> Non
     assert beside.median == pytest.approx(1475, rel=0.02)
 
 
-def test_loads_that_outlast_the_copies_beside_them_are_thrown_away(
+def test_loads_that_outlast_the_copies_beside_them_are_doubtful(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Their figure is better than the truth: it may fail a cell, and never pass it."""
     monkeypatch.setattr(local, "_BULK_COPIES", 2)
     measured = lab.measure("load_latency.sm.under-load/gpu0-gpu1/512KiB")
-    assert not measured.samples
-    assert set(measured.discarded) == {"the copies beside it ended before the loads did"}
+    assert measured.doubt == "the copies beside them ended before the loads did"
+    latencies = measured.latencies()
+    assert latencies is not None
+    assert latencies.count >= FEWEST_SAMPLES
+    assert 853 < latencies.median < 1450
 
 
 def test_each_flow_of_many_is_told_and_the_slowest_counts(lab: Lab) -> None:

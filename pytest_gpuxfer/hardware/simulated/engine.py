@@ -273,12 +273,12 @@ class Timeline:
             operation.since_ns = moment_ns
             traffic = operation.traffic
             crowd = max((demands[lane] for lane in traffic.lanes), default=0.0)
-            operation.speed = _met(traffic, demands) / max(1.0, crowd)
+            operation.speed = _speed_against(traffic, demands) / max(1.0, crowd)
             if any(_apart(operation, writer) for writer in writers):
                 operation.speed *= _COLLAPSED
 
 
-def _met(traffic: Traffic, busy: Collection[Lane]) -> float:
+def _speed_against(traffic: Traffic, busy: Collection[Lane]) -> float:
     """The part of an operation's speed that traffic the other way leaves it."""
     if not any(lane in busy for lane in traffic.opposite):
         return 1.0

@@ -11,7 +11,7 @@ import yaml
 
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
 from pytest_gpuxfer.hardware.simulated.links import check_wiring
-from pytest_gpuxfer.hardware.simulated.machine_file import Duration, MachineFile, Rate, Size
+from pytest_gpuxfer.hardware.simulated.machine_file import Duration, MachineFile, Rate, Size, Timing
 from pytest_gpuxfer.model import units
 
 _MACHINES: Final = files("pytest_gpuxfer.hardware.simulated.machines")
@@ -97,4 +97,8 @@ def _check(machine: MachineFile) -> None:
             raise SimulationError(f"{key}: there is no generation {generation}")
     if not 0 < machine.host.far_rate <= 1:
         raise SimulationError("host.far_rate: it is a part, above 0 and at most 1")
+    for key in ("to_device", "from_device", "kernel_write", "kernel_read"):
+        timing: Timing = getattr(machine.host, key)
+        if timing.crowded is not None and timing.opposed is None:
+            raise SimulationError(f"host.{key}.crowded: it needs opposed")
     check_wiring(machine)

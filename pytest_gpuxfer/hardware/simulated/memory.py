@@ -12,11 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from pytest_gpuxfer.hardware.driver import Comparison, DeviceKind, HostKind, Memory
+from pytest_gpuxfer.hardware.driver import (
+    CHAIN_LINE_BYTES,
+    Comparison,
+    DeviceKind,
+    HostKind,
+    Memory,
+)
 from pytest_gpuxfer.model.pattern import PERIOD_WORDS, WORD_BYTES, Pattern
 
 _MASK: Final = 2**64 - 1
-LINE_WORDS: Final = 16  # a chain has one link in each line of 128 bytes
+LINE_WORDS: Final = CHAIN_LINE_BYTES // WORD_BYTES  # a chain has one link in each line
 
 
 @dataclass(frozen=True, slots=True)

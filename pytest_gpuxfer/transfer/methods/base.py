@@ -68,8 +68,8 @@ class Flow:
     both_ways: bool = False  # half of the bytes return to the source
     gate: bool = True  # False: enqueuing waits for the bytes, so no gate may stand before it
     once: bool = False  # an operation uses up its source: load again before each
-    # Why the sample that was just taken is worth nothing, or None.
-    spoiled: Callable[[], str | None] = lambda: None
+    # Why the sample just taken may look better than the truth, or None.
+    doubt: Callable[[], str | None] = lambda: None
 
 
 class Shape(StrEnum):

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from pytest_gpuxfer.hardware.driver import ChaseChain, Comparison, Memory, WriteChain
+from pytest_gpuxfer.hardware.driver import (
+    CHAIN_LINE_BYTES,
+    ChaseChain,
+    Comparison,
+    Memory,
+    WriteChain,
+)
 from pytest_gpuxfer.model.cell import Check, Engine
 from pytest_gpuxfer.model.measurement import PathKind
 from pytest_gpuxfer.model.pattern import POISON_WORD, Pattern
@@ -19,7 +25,6 @@ from pytest_gpuxfer.transfer.waiting import wait_idle
 _SIZE_BYTES: Final = 512 * MIB
 _CHAIN_BYTES: Final = 2 * MIB  # 16384 lines: more than a GPU's first cache, within its TLB's reach
 _LOADED_CHAIN_BYTES: Final = MIB // 2  # soon done: while the copies still run
-_LINE_BYTES: Final = 128
 _FEWEST_HOPS: Final = 4096
 _UNDER_LOAD: Final = "under-load"
 # For so many hops, of 512 MiB: 16 ms over 18 NVLinks of 26.6 GB/s, and the loads take half that.
@@ -102,7 +107,7 @@ class LoadLatency:
             else arena.device(owner, "chain", size_bytes)
         )
         stream = arena.stream(gpu)
-        lines = size_bytes // _LINE_BYTES
+        lines = size_bytes // CHAIN_LINE_BYTES
         hops = lines * -(-_FEWEST_HOPS // lines)  # once round, or so often
         arrived = arena.device(gpu, "arrived", 16)
 
@@ -138,7 +143,8 @@ class LoadLatency:
 def _beside_copies(flow: Flow, arena: Arena, copies: int) -> Flow:
     """The same while copies fill the link; they must outlast it, so no gate may hold it back.
 
-    They are enqueued with the poison, before the loads' start event: no time of theirs counts.
+    They are enqueued with the poison, before the loads' start event: no time of theirs counts; and
+    `once` a sample, with the loads.
     """
     route = replace(flow.route, slot=1)
     if route.is_pair:
@@ -156,8 +162,8 @@ def _beside_copies(flow: Flow, arena: Arena, copies: int) -> Flow:
         wait_idle(arena, copy.timed_gpu, copy.stream)
         return flow.compare(pattern)
 
-    def spoiled() -> str | None:
+    def doubt() -> str | None:
         ended = arena.driver.stream_idle(copy.stream)
-        return "the copies beside it ended before the loads did" if ended else None
+        return "the copies beside them ended before the loads did" if ended else None
 
-    return replace(flow, poison=poison, compare=compare, spoiled=spoiled, gate=False, once=True)
+    return replace(flow, poison=poison, compare=compare, doubt=doubt, gate=False, once=True)

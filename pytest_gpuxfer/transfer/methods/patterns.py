@@ -27,7 +27,7 @@ def places(check: Check, shapes: Iterable[Shape], gpu_count: int) -> tuple[Place
         return tuple(Place((), f"ring-{shift}") for shift in gpus[1:])
     if pattern == "disjoint-pairs":
         numbers = range(1, 1 << (gpu_count - 1).bit_length())
-        rounds = [number for number in numbers if len(_pairs(number, gpu_count)) > 1]
+        rounds = [number for number in numbers if len(_round(number, gpu_count)) > 1]
         return tuple(Place((), f"{way}-{number}") for number in rounds for way in _WAYS)
     if pattern in _GROUPS:
         return (Place.all(),)
@@ -71,7 +71,7 @@ def _ends(
             return [(gpu, (gpu + shift) % gpu_count) for gpu in gpus]
         case "disjoint-pairs":
             way, number = str(place).split("-")
-            pairs = _pairs(int(number), gpu_count)
+            pairs = _round(int(number), gpu_count)
             return [*pairs] if way == _WAYS[0] else [pair[::-1] for pair in pairs]
         case "all-to-all":
             return list(permutations(gpus, 2))
@@ -89,7 +89,7 @@ def _ends(
     return [forth, forth[::-1]] if pattern == "bidirectional" else [forth]
 
 
-def _pairs(number: int, gpu_count: int) -> list[tuple[int, int]]:
+def _round(number: int, gpu_count: int) -> list[tuple[int, int]]:
     """One round of all against all: every pair of GPUs is in the round of its numbers' XOR."""
     return [(gpu, gpu ^ number) for gpu in range(gpu_count) if gpu < gpu ^ number < gpu_count]
 
