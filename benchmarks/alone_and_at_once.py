@@ -15,10 +15,11 @@ from statistics import median
 
 from pytest_gpuxfer.model.cell import Cell, parse_cell
 from pytest_gpuxfer.model.measurement import Measurement
-from pytest_gpuxfer.model.units import GB
-from pytest_gpuxfer.report.records import read
+from pytest_gpuxfer.model.units import GB, MIB
+from pytest_gpuxfer.report.records import RecordError, read
 
 NEAR = 0.01
+SIZE_BYTES = 512 * MIB  # of both, as the suites measure them
 Rates = Mapping[str, float]  # GB/s, by "gpu0-gpu1"
 
 
@@ -50,7 +51,7 @@ def main(path: Path) -> int:
     for cell, measurement in measured.items():
         rates, totals = measurement.rates(), measurement.totals()
         assert rates is not None
-        if str(cell.check) == "unified_copy.write":
+        if str(cell.check) == "unified_copy.write" and cell.size_bytes == SIZE_BYTES:
             alone[str(cell.place)] = rates.median / GB
         elif str(cell.check) == "unified_copy.write.disjoint-pairs":
             at_once.update(flow_rates(measurement))
@@ -69,8 +70,9 @@ def main(path: Path) -> int:
     if not ratios:
         print(f"nothing to compare: {len(alone)} pairs alone, {len(at_once)} at once")
         return 1
-    if lost := len(alone) - len(ratios):
-        print(f"{lost} of {len(alone)} pairs were not measured beside others")
+    if lost := len(alone.keys() | at_once.keys()) - len(ratios):
+        print(f"{lost} pairs were measured alone, or beside others, and not both")
+        return 1
     worst = max(ratios, key=lambda pair: abs(ratios[pair] - 1))
     print(
         f"{len(ratios)} pairs; {worst} differs most: {ratios[worst]:.4f} of what it reaches alone"
@@ -79,4 +81,9 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        sys.exit(main(Path(sys.argv[1])))
+    except (OSError, RecordError) as error:
+        sys.exit(str(error))

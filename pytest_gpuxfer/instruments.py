@@ -29,6 +29,7 @@ from pytest_gpuxfer.transfer.methods.local import LoadLatency
 from pytest_gpuxfer.transfer.waiting import HangError
 
 _DEFAULT_BUFFER = "64 MiB"
+_LONGEST_CHAIN_BYTES = 64 * units.MIB  # a load a line, each after the other: a second or two
 _NO_ACCESS = "no-access"
 _LOAD_BYTES = 16  # what one load of a kernel copy moves
 
@@ -354,9 +355,11 @@ def _why_not(cell: Cell, gpu_count: int) -> str | None:
     if size_bytes is None or size_bytes % _LOAD_BYTES:
         size = "no size" if size_bytes is None else units.format_size(size_bytes)
         return f"{check} moves multiples of {_LOAD_BYTES} B, and this is {size}"
-    if check.method == LoadLatency.name and size_bytes % CHAIN_LINE_BYTES:
-        size = units.format_size(size_bytes)
-        return f"{check} follows lines of {CHAIN_LINE_BYTES} B, and this is {size}"
+    if check.method == LoadLatency.name and (
+        size_bytes % CHAIN_LINE_BYTES or not 0 < size_bytes <= _LONGEST_CHAIN_BYTES
+    ):
+        most, size = units.format_size(_LONGEST_CHAIN_BYTES), units.format_size(size_bytes)
+        return f"{check} follows lines of {CHAIN_LINE_BYTES} B, up to {most}, and this is {size}"
     return None
 
 

@@ -15,6 +15,7 @@ from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.machine_rules import FEWEST_EQUALS
 from pytest_gpuxfer.model.measurement import PathKind, SignalName
 from pytest_gpuxfer.model.unknown import Unknown
+from pytest_gpuxfer.profiles import ProfileError
 from pytest_gpuxfer.transfer import machine_checks, methods
 
 _LEAST_PROVABLE_BYTES: Final = units.MIB
@@ -39,12 +40,15 @@ def make_plan(
 
     Measurements without peer access come first, then access is enabled once. `machine` is None
     where no driver answered: its GPUs are the one cell left. `today` (ISO date) is held against
-    the end of waivers; without it none counts.
+    the end of waivers; without it none counts. Raises ProfileError for a limit that rests on what
+    is not measured where it would have to be.
     """
     if machine is None:
         return (_of_machine(profile, Cell(machine_checks.GPUS, Place.all())),)
     cells = sorted(_cells(profile, machine), key=lambda cell: _stage(cell.check))
     expected = [expect(profile, machine, cell, today) for cell in cells]
+    for wanted in expected:
+        _check_bases(wanted, len(machine.gpus))
     return (*expected, *_groups(profile, expected, today))
 
 
@@ -63,20 +67,35 @@ def needs(expectation: Expectation, gpu_count: int) -> tuple[Cell, ...]:
     A check that is not measured at this one's place is asked where each of its flows is, alone and
     with the same size.
     """
-    limit = expectation.limit
-    if limit is None:
-        return ()
-    bounds = (limit.floor, limit.ceiling, limit.expect)
-    checks = dict.fromkeys(bound.of_check for bound in bounds if bound and bound.of_check)
+    checks = dict.fromkeys(bound.of_check for bound in _relative_bounds(expectation))
     cell = expectation.cell
     return tuple(base for check in checks if check for base in _bases(check, cell, gpu_count))
 
 
+def _relative_bounds(expectation: Expectation) -> list[Bound]:
+    limit = expectation.limit
+    bounds = (limit.floor, limit.ceiling, limit.expect) if limit else ()
+    return [bound for bound in bounds if bound and bound.of_check]
+
+
 def _bases(check: Check, cell: Cell, gpu_count: int) -> tuple[Cell, ...]:
     routes = methods.routes_of(cell, gpu_count)
-    if len(routes) == 1 or cell.place in methods.places_of(check, gpu_count):
+    places = tuple(dict.fromkeys(route.place for route in routes))
+    if len(routes) == 1 or not set(places).issubset(methods.places_of(check, gpu_count)):
         return (planned_cell(check, cell.place),)
-    return tuple(Cell(check, route.place, cell.size_bytes) for route in routes)
+    return tuple(Cell(check, place, cell.size_bytes) for place in places)
+
+
+def _check_bases(expectation: Expectation, gpu_count: int) -> None:
+    for bound in _relative_bounds(expectation):
+        check = bound.of_check
+        assert check is not None
+        if check not in registered_checks():
+            raise ProfileError(f"{bound.text!r} has no base: there is no {check}", bound.location)
+        for base in _bases(check, expectation.cell, gpu_count):
+            if base.place not in methods.places_of(check, gpu_count):
+                where = f"{check} is not measured at {base.place}"
+                raise ProfileError(f"{bound.text!r} has no base: {where}", bound.location)
 
 
 def planned_cell(check: Check, place: Place) -> Cell:
@@ -212,8 +231,11 @@ def _not_between(check: Check, spec: ClassSpec) -> str | None:
 
 def _of_transfer(profile: Profile, cell: Cell, gpu_count: int) -> Expectation:
     method, size_bytes = methods.named(cell.check.method), cell.size_bytes or 0
-    spec = next(filter(None, _classes(profile, cell, gpu_count)), None)
-    limit = profile.limit_for(cell, spec.name if spec else None)
+    specs = _classes(profile, cell, gpu_count)
+    spec = next(filter(None, specs), None)
+    # Flows over pairs of several classes have no limit in common.
+    one_class = len({each.name if each else None for each in specs}) <= 1
+    limit = profile.limit_for(cell, spec.name if spec else None) if one_class else None
     plain = Expectation(
         cell,
         path=method.path,

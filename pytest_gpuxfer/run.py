@@ -61,14 +61,14 @@ def open_run(settings: Settings) -> Run:
             profile, chosen = choice.profile, choice.words
         if profile is not None:
             profile = _fit(settings, profile, opened.machine)
+        if settings.out is not None:
+            _check_writable(settings.out)
+        return Run(
+            opened, profile, chosen, settings.out,
+            isolated=_isolates(settings), deadline_ns=settings.deadline_ns,
+        )  # fmt: skip
     except ProfileError as error:
         raise OperatorError(str(error)) from None
-    if settings.out is not None:
-        _check_writable(settings.out)
-    return Run(
-        opened, profile, chosen, settings.out,
-        isolated=_isolates(settings), deadline_ns=settings.deadline_ns,
-    )  # fmt: skip
 
 
 def _open_machine(settings: Settings) -> Opened:

@@ -429,6 +429,13 @@ _TABLE: Final[tuple[tuple[Callable[[_Finding], bool], Cause], ...]] = (
         ),
     ),
     (
+        lambda it: it.why(Reason.NO_BASE),
+        Cause(
+            "what its limit rests on could not be measured, or brought wrong data",
+            "see the cells of that check in this record: their cause comes first",
+        ),
+    ),
+    (
         lambda it: it.why(Reason.DOUBTFUL),
         Cause(
             "loads from this memory are far slower than usual, or the copies beside them staged",

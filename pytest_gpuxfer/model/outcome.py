@@ -56,6 +56,7 @@ class Reason(StrEnum):
     STRADDLES_FLOOR = "straddles-floor"
     DOUBTFUL = "doubtful"
     NO_LIMIT = "no-limit"
+    NO_BASE = "no-base"
     XID = "xid"
     ERRORS_ROSE = "errors-rose"
     CRASHED_ONCE = "crashed-once"

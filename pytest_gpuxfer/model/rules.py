@@ -186,8 +186,7 @@ def rate_against_limit(case: Case) -> Verdict | None:
         return None
     value = bound.resolve(case.baselines)
     if value is None:
-        words = f"{bound.text}: {bound.of_check} has no figure at {case.expectation.cell.place}"
-        return Verdict(Outcome.INCONCLUSIVE, Reason.NO_LIMIT, words)
+        return _no_base(bound, case)
     if not 0 < value < math.inf:
         return _no_limit(bound, value)
     is_ceiling = limit.ceiling is not None
@@ -202,6 +201,12 @@ def rate_against_limit(case: Case) -> Verdict | None:
     if side.straddled:
         return Verdict(Outcome.INCONCLUSIVE, Reason.STRADDLES_FLOOR, str(side))
     return None
+
+
+def _no_base(bound: Bound, case: Case) -> Verdict:
+    place = case.expectation.cell.place
+    words = f"{bound.text}: {bound.of_check} has no sound figure at {place}, see its own cells"
+    return Verdict(Outcome.INCONCLUSIVE, Reason.NO_BASE, words)
 
 
 def doubtful(case: Case) -> Verdict | None:
@@ -226,8 +231,7 @@ def inside(case: Case) -> Verdict:
         return Verdict(Outcome.PASS, Reason.INSIDE, f"{words}, the {what} is not judged", unchecked)
     wanted = limit.expect.resolve(case.baselines) if limit.expect else None
     if limit.expect and wanted is None:
-        unchecked = (f"{limit.expect.text}: {limit.expect.of_check} has no figure",)
-        return Verdict(Outcome.PASS, Reason.INSIDE, words, unchecked)
+        return _no_base(limit.expect, case)
     tolerance = case.expectation.tolerance
     if limit.expect and wanted is not None and not 0 < wanted * (1 - tolerance) < math.inf:
         return _no_limit(limit.expect, wanted * (1 - tolerance))

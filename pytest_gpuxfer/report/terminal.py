@@ -82,6 +82,7 @@ def summary_lines(record: Record) -> list[str]:
     lines += _machine_checks(record.cells)
     lines += figure_lines(record.cells)
     lines += _legend(record.cells)
+    lines += _marked(record.cells)
     lines += four_ways(record)
     lines += ["", *_not_checked(record), *_partial(record), _counts(record)]
     return lines
@@ -126,6 +127,13 @@ def _legend(cells: Sequence[CellLine]) -> Iterator[str]:
         marks.append(f"{WRONG_DATA} wrong data")
     if marks:
         yield f"{', '.join(marks)}, {NOT_RUN} not run"
+
+
+def _marked(cells: Sequence[CellLine]) -> Iterator[str]:
+    """Why figures that are good are not as good as they look."""
+    for line in cells:
+        if line.verdict.reason in (Reason.CRASHED_ONCE, Reason.ERRORS_ROSE):
+            yield from _item(f"{line.cell}: {line.verdict.words}")
 
 
 def _not_checked(record: Record) -> Iterator[str]:

@@ -55,7 +55,7 @@ class Bench:
         started_ns = self._clock.now_ns()
         gpus = cell.place.gpus or tuple(range(len(self._machine.gpus)))
         watch = HealthWatch(self._telemetry, [self._machine.gpus[gpu] for gpu in gpus])
-        if hung := self._hung.intersection(cell.place.gpus):
+        if hung := self._hung.intersection(gpus):
             words = f"not tried: gpu{min(hung)} has hung before"
             measurement = Measurement(cell, failure=Failure(FailureKind.HANG, words))
         else:

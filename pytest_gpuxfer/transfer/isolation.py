@@ -109,14 +109,24 @@ class Isolated:
             self._lost = Failure(FailureKind.HANG, f"not tried: {words}", remedy)
 
     def _started(self) -> Failure | None:
-        """Why there is no child, once it was tried to start one."""
+        """Why there is no child, once it was tried to start one; twice where the first crashed."""
         if self._child is not None:
             return None
+        failure = self._start()
+        if failure is not None and failure.kind is FailureKind.CRASH:
+            self.close()
+            failure = self._lost or self._start()
+        if failure is not None:
+            # Before the child is closed, which may have a worse one.
+            self._lost = self._lost or failure
+            self.close()
+        return failure
+
+    def _start(self) -> Failure | None:
         self._child = _Child()
         failure: Failure | None = self._ask(self._machine, None)
-        if failure is not None:
-            self._lost = failure  # before the child is closed, which may have a worse one
-            self.close()
+        if failure is not None and failure.kind is FailureKind.CRASH:
+            return replace(failure, message=f"not tried: as it started, {failure.message}")
         return failure
 
     def _ask(self, request: Any, cell: Cell | None) -> Any:
@@ -177,7 +187,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             return "the measuring process broke off"
         if status < 0:
-            return f"the measuring process was ended by {signal.Signals(-status).name}"
+            return f"the measuring process was ended by {_signal_name(-status)}"
         return f"the measuring process ended with status {status}"
 
     def end(self) -> bool:
@@ -187,6 +197,13 @@ class _Child:
             with suppress(subprocess.TimeoutExpired):  # giving the GPUs back may hang as well
                 self._process.wait(_END_S)
         return bool(self._kill())
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one
+        return f"signal {number}"
 
 
 def _kill(process: subprocess.Popen[bytes], connection: Connection) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpuxfer.hardware.child import start_child
 from pytest_gpuxfer.model.cell import parse_cell
 from pytest_gpuxfer.model.machine import Machine
 from pytest_gpuxfer.model.measurement import Failure, FailureKind
@@ -155,9 +156,21 @@ def test_another_machine_than_before_is_not_measured() -> None:
 def test_a_child_that_does_not_start_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "PROGRAM", "pytest_gpuxfer.no_such_module")
     isolated = Isolated(machine_with())
-    assert failure_of(isolated, COPY).message == "the measuring process ended with status 1"
+    words = "not tried: as it started, the measuring process ended with status 1"
+    assert failure_of(isolated, COPY).message == words
     monkeypatch.undo()
-    assert failure_of(isolated, READ).kind is FailureKind.CRASH
+    assert failure_of(isolated, READ).message == words
+
+
+def test_a_crash_as_the_child_starts_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = iter(["pytest_gpuxfer.no_such_module"])
+    monkeypatch.setattr(
+        isolation, "start_child",
+        lambda program, descriptor: start_child(next(programs, program), descriptor),
+    )  # fmt: skip
+    isolated = Isolated(machine_with())
+    assert isolated.measure(COPY).samples
+    isolated.close()
 
 
 def test_a_mistake_of_ours_is_no_verdict_on_the_machine(isolate: Isolate) -> None:

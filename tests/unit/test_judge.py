@@ -92,12 +92,12 @@ def test_doubtful_samples_may_fail_a_cell_and_never_pass_it() -> None:
     assert judge(replace(doubtful, samples=at(*[38.0] * 9)), WANTED).outcome is Outcome.FAIL
 
 
-def test_what_is_expected_of_a_check_without_a_figure_is_told_as_unchecked() -> None:
+def test_an_expectation_that_rests_on_no_figure_passes_nothing() -> None:
     limit = replace(LIMIT, expect=Bound(1.0, "1x host_relay", HERE, of_check=RELAY))
     wanted = replace(WANTED, limit=limit)
     verdict = judge(GOOD, wanted, HEALTHY)
-    assert verdict.outcome is Outcome.PASS
-    assert verdict.unchecked == ("1x host_relay: host_relay has no figure",)
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.NO_BASE)
+    assert "1x host_relay: host_relay has no sound figure at gpu0-gpu1" in verdict.words
     assert judge(GOOD, wanted, HEALTHY, {RELAY: 300e9}).outcome is Outcome.DEGRADED
 
 

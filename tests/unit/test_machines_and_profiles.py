@@ -154,6 +154,28 @@ def test_pairs_that_are_slower_at_once_than_alone_are_told(tmp_path: Path) -> No
             assert verdict.outcome is outcome, verdict.words
 
 
+def test_flows_over_pairs_of_several_classes_have_no_limit_in_common() -> None:
+    verdict = Run("dgx1-v100").verdict_on("unified_copy.write.disjoint-pairs/round-4/512MiB")
+    assert (verdict.outcome, verdict.reason) == (Outcome.ERROR, Reason.NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        ("unified_copy.sm.write", "there is no unified_copy.sm.write"),
+        ("unified_copy.write.ring", "unified_copy.write.ring is not measured at round-1"),
+    ],
+)
+def test_a_limit_rests_on_nothing_that_is_not_measured(
+    tmp_path: Path, base: str, words: str
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE.replace("1x unified_copy.write", f"1x {base}"))
+    machine = discover(open_machine("dgx-a100", ()))
+    with pytest.raises(profiles.ProfileError, match=f"site.yaml:9:13: .* has no base: {words}"):
+        make_plan(profiles.load(str(site)), machine)
+
+
 def test_flows_that_share_a_gpu_are_held_against_each_pair_alone() -> None:
     run = Run("dgx-a100")
     wanted = run.expect("unified_copy.write.one-to-all/gpu2/64MiB")

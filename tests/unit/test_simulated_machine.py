@@ -185,6 +185,9 @@ def test_an_unknown_machine_is_told_all_that_there_are() -> None:
     [
         ("per_link: 25 GB/s", "per_lnk: 25 GB/s", ("unknown field `per_lnk`", "nvlink")),
         ("per_link: 25 GB/s", "per_link: 25", ("25 has no unit", "nvlink.per_link")),
+        ("per_link: 25 GB/s", "per_link: 0 GB/s", ("'0 GB/s' is no rate", "nvlink.per_link")),
+        ("max_peers: 8", "max_peers: 0", ("max_peers: 0 is none",)),
+        ("  far_rate: ", "  loaded_latency: 0 ns\n  far_rate: ", ("host: a latency is above 0",)),
         ("per_link: 25 GB/s", "per_link: 25 Gb/s", ("unit 'Gb/s' is not known", "per_link")),
         ("memory pools", "memory pols", ("Invalid enum value 'memory pols'", "gpu.features")),
         ("links: 12", "links: twelve", ("Expected `int`", "nvlink.links")),

@@ -382,3 +382,11 @@ def test_a_simulated_buffer_has_no_address_to_hand_out(lab: Lab) -> None:
     pinned.close()
     with pytest.raises(ValueError, match="closed"):
         _ = device.address
+
+
+def test_nothing_is_tried_on_a_gpu_that_hung_in_a_group_either() -> None:
+    lab = Lab("hgx-h200", "copy-hangs:gpu0-gpu1")
+    assert lab.measure("peer_copy.write/gpu0-gpu1/64MiB").failure is not None
+    beside = lab.measure("unified_copy.write.disjoint-pairs/round-2/64MiB").failure
+    assert beside is not None
+    assert beside.message == "not tried: gpu0 has hung before"

@@ -11,7 +11,15 @@ import yaml
 
 from pytest_gpuxfer.hardware.simulated.errors import SimulationError, unknown_name
 from pytest_gpuxfer.hardware.simulated.links import check_wiring
-from pytest_gpuxfer.hardware.simulated.machine_file import Duration, MachineFile, Rate, Size, Timing
+from pytest_gpuxfer.hardware.simulated.machine_file import (
+    Between,
+    Duration,
+    Host,
+    MachineFile,
+    Rate,
+    Size,
+    Timing,
+)
 from pytest_gpuxfer.model import units
 
 _MACHINES: Final = files("pytest_gpuxfer.hardware.simulated.machines")
@@ -77,7 +85,10 @@ def _quantity(kind: type[Any], value: Any) -> Any:
     parse = {Rate: units.parse_rate, Duration: units.parse_duration, Size: units.parse_size}[kind]
     if not isinstance(value, str):
         raise ValueError(f"{value!r} has no unit")
-    return kind(parse(value))
+    quantity = parse(value)
+    if kind is Rate and quantity <= 0:
+        raise ValueError(f"{value!r} is no rate")
+    return kind(quantity)
 
 
 def _check(machine: MachineFile) -> None:
@@ -97,8 +108,23 @@ def _check(machine: MachineFile) -> None:
             raise SimulationError(f"{key}: there is no generation {generation}")
     if not 0 < machine.host.far_rate <= 1:
         raise SimulationError("host.far_rate: it is a part, above 0 and at most 1")
+    if machine.max_peers < 1:
+        raise SimulationError(f"max_peers: {machine.max_peers} is none")
+    _check_ways(machine)
+    check_wiring(machine)
+
+
+def _check_ways(machine: MachineFile) -> None:
+    """What no way can be. Raises SimulationError with the key."""
+    ways: dict[str, Between | Host] = {f"p2p.{name}": way for name, way in machine.p2p.items()}
+    ways["host"] = machine.host
+    if machine.nvlink is not None:
+        ways["nvlink.carries"] = machine.nvlink.carries
+    for name, way in ways.items():
+        latencies = (way.latency, way.loaded_latency)
+        if any(latency is not None and latency <= 0 for latency in latencies):
+            raise SimulationError(f"{name}: a latency is above 0")
     for key in ("to_device", "from_device", "kernel_write", "kernel_read"):
         timing: Timing = getattr(machine.host, key)
         if timing.crowded is not None and timing.opposed is None:
             raise SimulationError(f"host.{key}.crowded: it needs opposed")
-    check_wiring(machine)
