@@ -250,6 +250,13 @@ class Measurement:
         """The rates of all samples in bytes per second, or None where there are none."""
         return summarize([s.rate_bytes_per_s for s in self.samples]) if self.samples else None
 
+    def fastest_flow(self) -> Summary | None:
+        """The rates of the fastest flow in bytes per second; of the one, where there is one."""
+        flows = list(zip(*(sample.flow_rates_bytes_per_s for sample in self.samples), strict=False))
+        if not flows:
+            return self.rates()
+        return max((summarize(rates) for rates in flows), key=lambda summary: summary.median)
+
     def totals(self) -> Summary | None:
         """All flows' bytes over the time until the last has ended, in bytes per second."""
         return summarize([s.total_bytes_per_s for s in self.samples]) if self.samples else None

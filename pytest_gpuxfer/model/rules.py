@@ -128,14 +128,16 @@ def unusable(case: Case) -> Verdict | None:
 
 def above_physical(case: Case) -> Verdict | None:
     """Faster than the declared link can carry: measured wrongly (rule 7)."""
-    bound, rates = case.expectation.physical, case.measurement.rates()
-    if bound is None or rates is None:
+    bound, fastest = case.expectation.physical, case.measurement.fastest_flow()
+    if bound is None or fastest is None:
         return None
     if not 0 < bound.value < math.inf:
         return _no_limit(bound, bound.value)
-    if rates.median <= bound.value:
+    if fastest.median <= bound.value:
         return None
-    words = f"{units.format_rate(rates.median)} is above the link's {bound.text}: measured wrongly"
+    words = (
+        f"{units.format_rate(fastest.median)} is above the link's {bound.text}: measured wrongly"
+    )
     return Verdict(Outcome.ERROR, Reason.ABOVE_PHYSICAL, words)
 
 

@@ -85,6 +85,15 @@ def test_a_good_copy_passes() -> None:
     assert verdict.unchecked == ()
 
 
+def test_any_flow_above_its_link_is_measured_wrongly() -> None:
+    """The slowest one is what a cell is judged by, and hides it."""
+    copied, slow_ns, fast_ns = 2**29, 2**29 / 274.0, 2**29 / 301.0
+    samples = (Sample(slow_ns, 2 * copied, 1, (slow_ns, fast_ns)),) * 9
+    verdict = judge(replace(GOOD, samples=samples), WANTED, HEALTHY)
+    assert verdict.reason is Reason.ABOVE_PHYSICAL
+    assert "301.0 GB/s" in verdict.words
+
+
 def test_doubtful_samples_may_fail_a_cell_and_never_pass_it() -> None:
     doubtful = replace(GOOD, doubt="the copies beside them ended")
     verdict = judge(doubtful, WANTED, HEALTHY)
