@@ -20,7 +20,6 @@ from pytest_gpuxfer.hardware import open_hardware
 from pytest_gpuxfer.hardware.discovery import discover
 from pytest_gpuxfer.model.cell import Cell, parse_cell
 from pytest_gpuxfer.model.measurement import Measurement
-from pytest_gpuxfer.model.statistics import summarize
 from pytest_gpuxfer.model.units import GB
 from pytest_gpuxfer.transfer.bench import Bench
 
@@ -62,8 +61,7 @@ def flow(name: str) -> Figure:
     """The rate of one flow of several."""
 
     def figure(measured: Measurement) -> float:
-        index = measured.flows.index(name)
-        return summarize([s.flow_rates_bytes_per_s[index] for s in measured.samples]).median / GB
+        return measured.flow_rates()[measured.flows.index(name)].median / GB
 
     return figure
 

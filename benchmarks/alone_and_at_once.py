@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 
 from pytest_gpuxfer.model.cell import Cell, parse_cell
 from pytest_gpuxfer.model.measurement import Measurement
@@ -21,12 +20,6 @@ from pytest_gpuxfer.report.records import RecordError, read
 NEAR = 0.01
 SIZE_BYTES = 512 * MIB  # of both, as the suites measure them
 Rates = Mapping[str, float]  # GB/s, by "gpu0-gpu1"
-
-
-def flow_rates(measurement: Measurement) -> Rates:
-    """The median of each flow of many."""
-    each = zip(*(sample.flow_rates_bytes_per_s for sample in measurement.samples), strict=True)
-    return dict(zip(measurement.flows, (median(rates) / GB for rates in each), strict=True))
 
 
 def matrix(title: str, rates: Rates) -> None:
@@ -54,7 +47,8 @@ def main(path: Path) -> int:
         if str(cell.check) == "unified_copy.write" and cell.size_bytes == SIZE_BYTES:
             alone[str(cell.place)] = rates.median / GB
         elif str(cell.check) == "unified_copy.write.disjoint-pairs":
-            at_once.update(flow_rates(measurement))
+            medians = (flow.median / GB for flow in measurement.flow_rates())
+            at_once.update(zip(measurement.flows, medians, strict=True))
         elif len(measurement.flows) > 2 and totals is not None:
             found = rates.median / GB, totals.median / GB
             patterns.setdefault(str(cell.check), []).append((len(measurement.flows), *found))

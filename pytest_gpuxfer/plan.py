@@ -67,15 +67,16 @@ def needs(expectation: Expectation, gpu_count: int) -> tuple[Cell, ...]:
     A check that is not measured at this one's place is asked where each of its flows is, alone and
     with the same size.
     """
-    checks = dict.fromkeys(bound.of_check for bound in _relative_bounds(expectation))
+    checks = dict.fromkeys(check for check, _ in _relative_bounds(expectation))
     cell = expectation.cell
-    return tuple(base for check in checks if check for base in _bases(check, cell, gpu_count))
+    return tuple(base for check in checks for base in _bases(check, cell, gpu_count))
 
 
-def _relative_bounds(expectation: Expectation) -> list[Bound]:
+def _relative_bounds(expectation: Expectation) -> list[tuple[Check, Bound]]:
+    """Those that rest on another check, each with that check."""
     limit = expectation.limit
     bounds = (limit.floor, limit.ceiling, limit.expect) if limit else ()
-    return [bound for bound in bounds if bound and bound.of_check]
+    return [(bound.of_check, bound) for bound in bounds if bound and bound.of_check]
 
 
 def _bases(check: Check, cell: Cell, gpu_count: int) -> tuple[Cell, ...]:
@@ -87,9 +88,7 @@ def _bases(check: Check, cell: Cell, gpu_count: int) -> tuple[Cell, ...]:
 
 
 def _check_bases(expectation: Expectation, gpu_count: int) -> None:
-    for bound in _relative_bounds(expectation):
-        check = bound.of_check
-        assert check is not None
+    for check, bound in _relative_bounds(expectation):
         if check not in registered_checks():
             raise ProfileError(f"{bound.text!r} has no base: there is no {check}", bound.location)
         for base in _bases(check, expectation.cell, gpu_count):

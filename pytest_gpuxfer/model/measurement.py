@@ -250,12 +250,14 @@ class Measurement:
         """The rates of all samples in bytes per second, or None where there are none."""
         return summarize([s.rate_bytes_per_s for s in self.samples]) if self.samples else None
 
+    def flow_rates(self) -> tuple[Summary, ...]:
+        """The rates of each of several flows in bytes per second, in the order of `flows`."""
+        each = zip(*(sample.flow_rates_bytes_per_s for sample in self.samples), strict=False)
+        return tuple(map(summarize, each))
+
     def fastest_flow(self) -> Summary | None:
         """The rates of the fastest flow in bytes per second; of the one, where there is one."""
-        flows = list(zip(*(sample.flow_rates_bytes_per_s for sample in self.samples), strict=False))
-        if not flows:
-            return self.rates()
-        return max((summarize(rates) for rates in flows), key=lambda summary: summary.median)
+        return max(self.flow_rates(), key=lambda rates: rates.median, default=self.rates())
 
     def totals(self) -> Summary | None:
         """All flows' bytes over the time until the last has ended, in bytes per second."""

@@ -231,14 +231,15 @@ def inside(case: Case) -> Verdict:
         what = "time" if is_latency else "rate"
         unchecked = (f"{what}: {limit.unlimited}",)
         return Verdict(Outcome.PASS, Reason.INSIDE, f"{words}, the {what} is not judged", unchecked)
-    wanted = limit.expect.resolve(case.baselines) if limit.expect else None
-    if limit.expect and wanted is None:
+    if limit.expect is None:
+        return Verdict(Outcome.PASS, Reason.INSIDE, words)
+    wanted, tolerance = limit.expect.resolve(case.baselines), case.expectation.tolerance
+    if wanted is None:
         return _no_base(limit.expect, case)
-    tolerance = case.expectation.tolerance
-    if limit.expect and wanted is not None and not 0 < wanted * (1 - tolerance) < math.inf:
-        return _no_limit(limit.expect, wanted * (1 - tolerance))
-    if wanted is not None and rates.high < wanted * (1 - tolerance):
+    least = wanted * (1 - tolerance)
+    if not 0 < least < math.inf:
+        return _no_limit(limit.expect, least)
+    if rates.high < least:
         words = f"{words} is more than {tolerance:.0%} below the {show(wanted)} expected"
-        assert limit.expect is not None
         return Verdict(Outcome.DEGRADED, Reason.BELOW_EXPECTED, f"{words}, {limit.expect.location}")
     return Verdict(Outcome.PASS, Reason.INSIDE, words)

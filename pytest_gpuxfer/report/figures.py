@@ -9,7 +9,6 @@ from typing import Final
 from pytest_gpuxfer.model import units
 from pytest_gpuxfer.model.cell import Check, Place
 from pytest_gpuxfer.model.fit import fit_transfer_time
-from pytest_gpuxfer.model.statistics import summarize
 from pytest_gpuxfer.model.verdict import Outcome, Reason
 from pytest_gpuxfer.report.failure import WIDTH, rates_of
 from pytest_gpuxfer.report.records import CellLine, count_outcomes
@@ -126,9 +125,8 @@ def _total(line: CellLine) -> float:
 def _flow(line: CellLine, index: int) -> float:
     """The median rate of one of the flows; the cell's own where flows were not told apart."""
     assert line.measurement is not None
-    rates = [sample.flow_rates_bytes_per_s for sample in line.measurement.samples]
-    told = [each[index] for each in rates if index < len(each)]
-    return summarize(told).median if told else _median(line)
+    flows = line.measurement.flow_rates()
+    return flows[index].median if index < len(flows) else _median(line)
 
 
 def _matrix(title: str, group: Group) -> Iterator[str]:

@@ -120,9 +120,10 @@ class SimulatedDriver(Kernels):
 
     def wait_event(self, event: Event, stream: Stream) -> None:
         state = self._enter("cuStreamWaitEvent", stream.context, stream.handle, event.handle)
-        wait = Operation((state.ordinal,), _nothing, after=event.handle.mark)
-        if wait.after is not None and wait.after.gpu != state.ordinal:
-            wait.handover_ns = self._node.machine.handover
+        mark: Mark | None = event.handle.mark
+        handed_over = mark is not None and mark.gpu != state.ordinal
+        handover_ns = self._node.machine.handover if handed_over else 0.0
+        wait = Operation((state.ordinal,), _nothing, after=mark, handover_ns=handover_ns)
         self._node.timeline.enqueue(stream.handle, wait)
 
     def elapsed_ns(self, start: Event, end: Event) -> float:
